@@ -1,0 +1,3 @@
+//! A GPU pod without the GPU.
+
+fn main() {}

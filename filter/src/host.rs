@@ -1,0 +1,153 @@
+//! What Warmpath asks of its host, as one trait, so that every line of logic runs natively in tests.
+//!
+//! Two implementations exist: `abi::EnvoyHost` over proxy-wasm hostcalls, and [`fake::FakeHost`] in memory. Both
+//! obey the same rules, most of them Envoy's (see `tests/` for the suite that holds them to it):
+//!
+//! * Shared data is process-wide and is never freed: use a fixed set of keys.
+//! * A call may fail at any time. Nothing here panics; every status other than success is a [`HostError`].
+//! * Only what has bounds is asked for: bodies are read with a limit, headers by name.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub mod fake;
+
+/// A hostcall that did not succeed: which one, and the proxy-wasm status it answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostError {
+    /// Name of the hostcall.
+    pub call: &'static str,
+    /// proxy-wasm status; 2 is BadArgument, 10 InternalFailure.
+    pub status: u32,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hostcall {} answered status {}", self.call, self.status)
+    }
+}
+
+impl std::error::Error for HostError {}
+
+/// Shorthand for what every hostcall returns.
+pub type HostResult<T> = Result<T, HostError>;
+
+/// Version of a shared value, as Envoy counts it: unequal to that of every other write in this process.
+pub type Cas = NonZeroU32;
+
+/// A value read from shared data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versioned {
+    /// The bytes. Empty where the key was emptied.
+    pub value: Vec<u8>,
+    /// Pass it as [`Expect::Version`] to replace exactly this value.
+    pub cas: Cas,
+}
+
+/// On what condition a shared value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Write whatever is there.
+    Anything,
+    /// Write only if the key has never been written.
+    Absent,
+    /// Write only if the value is the one that was read with this version.
+    Version(Cas),
+}
+
+/// Outcome of a conditional write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Write {
+    /// The value is stored.
+    Done,
+    /// Somebody else wrote first; nothing was stored.
+    Conflict,
+}
+
+/// The key-value store that all VMs of one `vm_id` share: one process-wide mutex, about 1 us a call.
+pub trait SharedData {
+    /// Reads a value. `None` where the key was never written.
+    fn shared_get(&self, key: &str) -> HostResult<Option<Versioned>>;
+    /// Writes a value under a condition.
+    fn shared_set(&self, key: &str, value: &[u8], expect: Expect) -> HostResult<Write>;
+}
+
+/// Severity of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// For whoever debugs Warmpath itself.
+    Debug,
+    /// What happens once in a while and is worth knowing.
+    Info,
+    /// A step down, or a setting that will hurt.
+    Warn,
+    /// Something that must be mended by a person.
+    Error,
+}
+
+/// Kinds of metrics that Envoy's stats know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows. Envoy refuses increments of 0.
+    Counter,
+    /// Goes up and down; one process-wide value.
+    Gauge,
+    /// Distribution of recorded values.
+    Histogram,
+}
+
+/// Handle of a defined metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetricId(pub u32);
+
+/// Which header map of the current stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Headers {
+    /// The client's request.
+    Request,
+    /// The pod's, or Envoy's own, response.
+    Response,
+}
+
+/// Everything else that Warmpath asks of Envoy. Calls on headers, body and properties speak of the current stream.
+pub trait Host: SharedData {
+    /// Wall-clock time since the epoch. It can jump: never conclude from it that somebody is dead.
+    fn now(&self) -> Duration;
+    /// Writes a line to Envoy's log. Failures are swallowed: there is nowhere left to report them.
+    fn log(&self, level: Level, message: &str);
+    /// Sets how often this VM's root context ticks.
+    fn set_tick_period(&self, period: Duration) -> HostResult<()>;
+    /// The plugin's configuration, as the bytes that Envoy was given.
+    fn plugin_configuration(&self) -> HostResult<Vec<u8>>;
+
+    /// Defines a metric, or finds the one of that name.
+    fn define_metric(&self, kind: MetricKind, name: &str) -> HostResult<MetricId>;
+    /// Adds to a counter or gauge.
+    fn increment_metric(&self, id: MetricId, by: i64) -> HostResult<()>;
+    /// Sets a gauge, or records a value of a histogram.
+    fn record_metric(&self, id: MetricId, value: u64) -> HostResult<()>;
+
+    /// Reads a property such as `["upstream", "address"]`. `None` where it has no value (yet).
+    fn property(&self, path: &[&str]) -> HostResult<Option<Vec<u8>>>;
+    /// Writes filter state `wasm.<name>`, which access logs can show.
+    fn set_filter_state(&self, name: &str, value: &[u8]) -> HostResult<()>;
+
+    /// Reads a header of the current stream; several values arrive joined by commas. Bytes need not be UTF-8.
+    fn header(&self, map: Headers, name: &str) -> HostResult<Option<Vec<u8>>>;
+    /// Replaces a header, or adds it.
+    fn set_header(&self, map: Headers, name: &str, value: &str) -> HostResult<()>;
+    /// Removes every value of a header.
+    fn remove_header(&self, map: Headers, name: &str) -> HostResult<()>;
+    /// Copies at most `max` bytes of the buffered request body.
+    fn request_body(&self, max: usize) -> HostResult<Vec<u8>>;
+
+    /// Makes calls from a tick speak of that stream.
+    fn set_effective_context(&self, stream: u32) -> HostResult<()>;
+    /// Lets a paused request go on.
+    fn resume_request(&self) -> HostResult<()>;
+    /// Answers the request here, without a pod.
+    fn respond(&self, status: u32, headers: &[(&str, &str)], body: &[u8], details: &str) -> HostResult<()>;
+}

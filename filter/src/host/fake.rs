@@ -1,0 +1,251 @@
+//! A host in memory that obeys Envoy's rules: one for each simulated VM, over shared data that they have in common.
+
+use super::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Shared data of one simulated Envoy process. Clones are the same store.
+#[derive(Clone, Default)]
+pub struct FakeShared(Arc<Mutex<SharedState>>);
+
+#[derive(Default)]
+struct SharedState {
+    values: HashMap<String, (Vec<u8>, u32)>,
+    last_cas: u32,
+}
+
+impl FakeShared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, SharedState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of keys that exist. They are never freed, so a test can hold this to a bound.
+    pub fn keys(&self) -> usize {
+        self.lock().values.len()
+    }
+
+    /// Bytes of all values.
+    pub fn bytes(&self) -> usize {
+        self.lock().values.values().map(|(value, _)| value.len()).sum()
+    }
+}
+
+impl SharedData for FakeShared {
+    fn shared_get(&self, key: &str) -> HostResult<Option<Versioned>> {
+        let state = self.lock();
+        Ok(state
+            .values
+            .get(key)
+            .and_then(|(value, cas)| Some(Versioned { value: value.clone(), cas: Cas::new(*cas)? })))
+    }
+
+    fn shared_set(&self, key: &str, value: &[u8], expect: Expect) -> HostResult<Write> {
+        let mut state = self.lock();
+        // As Envoy does: a mismatch is only seen where the key exists.
+        let wanted = match expect {
+            Expect::Anything => 0,
+            Expect::Absent => u32::MAX,
+            Expect::Version(cas) => cas.get(),
+        };
+        if let Some((_, cas)) = state.values.get(key)
+            && wanted != 0
+            && wanted != *cas
+        {
+            return Ok(Write::Conflict);
+        }
+        state.last_cas = state.last_cas.checked_add(1).unwrap_or(1);
+        let cas = state.last_cas;
+        state.values.insert(key.to_owned(), (value.to_owned(), cas));
+        Ok(Write::Done)
+    }
+}
+
+/// One simulated VM's view of Envoy. Fields are scripted and inspected by tests.
+#[derive(Default)]
+pub struct FakeHost {
+    /// The process-wide store.
+    pub shared: FakeShared,
+    /// What happened, and what to answer.
+    pub state: RefCell<FakeState>,
+}
+
+/// Scripted answers and recorded effects of a [`FakeHost`].
+#[derive(Default)]
+pub struct FakeState {
+    /// Wall clock.
+    pub now: Duration,
+    /// Lines logged so far.
+    pub logs: Vec<(Level, String)>,
+    /// Answer of `plugin_configuration`.
+    pub configuration: Vec<u8>,
+    /// Defined metrics by name, in the order of their ids.
+    pub metrics: Vec<(String, MetricKind, i64)>,
+    /// Properties, keyed by their path joined with `.`.
+    pub properties: HashMap<String, Vec<u8>>,
+    /// Filter state written so far.
+    pub filter_state: HashMap<String, Vec<u8>>,
+    /// Request headers of the current stream.
+    pub request: HashMap<String, Vec<u8>>,
+    /// Response headers of the current stream.
+    pub response: HashMap<String, Vec<u8>>,
+    /// Buffered request body.
+    pub body: Vec<u8>,
+    /// Stream that calls speak of, where one was set.
+    pub effective_context: Option<u32>,
+    /// Streams resumed so far.
+    pub resumed: Vec<Option<u32>>,
+    /// Local responses sent so far: status, body.
+    pub responses: Vec<(u32, Vec<u8>)>,
+    /// Names of calls that must fail with InternalFailure.
+    pub failing: Vec<&'static str>,
+}
+
+impl FakeHost {
+    /// A VM in the process that `shared` belongs to.
+    pub fn new(shared: &FakeShared) -> Self {
+        Self { shared: shared.clone(), state: RefCell::default() }
+    }
+
+    /// Value of a metric; 0 where it was never defined.
+    pub fn metric(&self, name: &str) -> i64 {
+        self.state.borrow().metrics.iter().find(|m| m.0 == name).map_or(0, |m| m.2)
+    }
+
+    fn check(&self, call: &'static str) -> HostResult<()> {
+        match self.state.borrow().failing.contains(&call) {
+            true => Err(HostError { call, status: 10 }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl SharedData for FakeHost {
+    fn shared_get(&self, key: &str) -> HostResult<Option<Versioned>> {
+        self.check("shared_get")?;
+        self.shared.shared_get(key)
+    }
+
+    fn shared_set(&self, key: &str, value: &[u8], expect: Expect) -> HostResult<Write> {
+        self.check("shared_set")?;
+        self.shared.shared_set(key, value, expect)
+    }
+}
+
+impl Host for FakeHost {
+    fn now(&self) -> Duration {
+        self.state.borrow().now
+    }
+
+    fn log(&self, level: Level, message: &str) {
+        self.state.borrow_mut().logs.push((level, message.to_owned()));
+    }
+
+    fn set_tick_period(&self, _: Duration) -> HostResult<()> {
+        self.check("set_tick_period")
+    }
+
+    fn plugin_configuration(&self) -> HostResult<Vec<u8>> {
+        self.check("plugin_configuration")?;
+        Ok(self.state.borrow().configuration.clone())
+    }
+
+    fn define_metric(&self, kind: MetricKind, name: &str) -> HostResult<MetricId> {
+        self.check("define_metric")?;
+        let metrics = &mut self.state.borrow_mut().metrics;
+        let position = metrics.iter().position(|m| m.0 == name).unwrap_or_else(|| {
+            metrics.push((name.to_owned(), kind, 0));
+            metrics.len() - 1
+        });
+        Ok(MetricId(position as u32))
+    }
+
+    fn increment_metric(&self, id: MetricId, by: i64) -> HostResult<()> {
+        self.check("increment_metric")?;
+        match self.state.borrow_mut().metrics.get_mut(id.0 as usize) {
+            Some(metric) if metric.1 != MetricKind::Counter || by > 0 => {
+                metric.2 += by;
+                Ok(())
+            }
+            _ => Err(HostError { call: "increment_metric", status: 2 }),
+        }
+    }
+
+    fn record_metric(&self, id: MetricId, value: u64) -> HostResult<()> {
+        self.check("record_metric")?;
+        match self.state.borrow_mut().metrics.get_mut(id.0 as usize) {
+            Some(metric) if metric.1 != MetricKind::Counter => {
+                metric.2 = value as i64;
+                Ok(())
+            }
+            _ => Err(HostError { call: "record_metric", status: 2 }),
+        }
+    }
+
+    fn property(&self, path: &[&str]) -> HostResult<Option<Vec<u8>>> {
+        self.check("property")?;
+        Ok(self.state.borrow().properties.get(&path.join(".")).cloned())
+    }
+
+    fn set_filter_state(&self, name: &str, value: &[u8]) -> HostResult<()> {
+        self.check("set_filter_state")?;
+        self.state.borrow_mut().filter_state.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    fn header(&self, map: Headers, name: &str) -> HostResult<Option<Vec<u8>>> {
+        self.check("header")?;
+        let state = self.state.borrow();
+        Ok(match map {
+            Headers::Request => state.request.get(name).cloned(),
+            Headers::Response => state.response.get(name).cloned(),
+        })
+    }
+
+    fn set_header(&self, map: Headers, name: &str, value: &str) -> HostResult<()> {
+        self.check("set_header")?;
+        let mut state = self.state.borrow_mut();
+        let headers = match map {
+            Headers::Request => &mut state.request,
+            Headers::Response => &mut state.response,
+        };
+        headers.insert(name.to_owned(), value.as_bytes().to_owned());
+        Ok(())
+    }
+
+    fn remove_header(&self, map: Headers, name: &str) -> HostResult<()> {
+        self.check("remove_header")?;
+        let mut state = self.state.borrow_mut();
+        match map {
+            Headers::Request => state.request.remove(name),
+            Headers::Response => state.response.remove(name),
+        };
+        Ok(())
+    }
+
+    fn request_body(&self, max: usize) -> HostResult<Vec<u8>> {
+        self.check("request_body")?;
+        let state = self.state.borrow();
+        Ok(state.body.iter().take(max).copied().collect())
+    }
+
+    fn set_effective_context(&self, stream: u32) -> HostResult<()> {
+        self.check("set_effective_context")?;
+        self.state.borrow_mut().effective_context = Some(stream);
+        Ok(())
+    }
+
+    fn resume_request(&self) -> HostResult<()> {
+        self.check("resume_request")?;
+        let mut state = self.state.borrow_mut();
+        let stream = state.effective_context;
+        state.resumed.push(stream);
+        Ok(())
+    }
+
+    fn respond(&self, status: u32, _: &[(&str, &str)], body: &[u8], _: &str) -> HostResult<()> {
+        self.check("respond")?;
+        self.state.borrow_mut().responses.push((status, body.to_owned()));
+        Ok(())
+    }
+}

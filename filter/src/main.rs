@@ -1,0 +1,3 @@
+//! `warmpath check`
+
+fn main() {}
