@@ -1,1 +1,14 @@
-//! TODO
+//! wasm32 only: the module's entry points, as thin adaptors between the SDK's callbacks and [`crate::stream`].
+//! Nothing else names `proxy_wasm`.
+
+mod contexts;
+mod hostcalls;
+
+pub use hostcalls::EnvoyHost;
+
+use crate::host::{Host, Level};
+
+proxy_wasm::main! {{
+    std::panic::set_hook(Box::new(|panic| EnvoyHost.log(Level::Error, &format!("warmpath trapped: {panic}"))));
+    proxy_wasm::set_root_context(|id| Box::new(contexts::Root::new(id)));
+}}

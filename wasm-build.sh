@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# The one way to build warmpath.wasm: wasm32-unknown-unknown with SIMD, importing nothing but proxy_*.
+# Installs what is missing, does nothing when nothing changed, prints the module's size and imports.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+usage() {
+  cat <<'EOF'
+usage: ./wasm-build.sh [--test] [--features LIST] [--package NAME] [--out FILE]
+
+  --test           quick profile for tests (thin LTO); the result is not for shipping
+  --features LIST  cargo features; `test-trap` is refused without --test
+  --package NAME   another cdylib of this workspace (default: warmpath)
+  --out FILE       where the module goes (default: warmpath.wasm, with --test warmpath-test.wasm)
+EOF
+}
+
+profile=release features="" package=warmpath out=""
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --test) profile=wasm-test ;;
+    --features) features=${2:?--features wants a list}; shift ;;
+    --package) package=${2:?--package wants a name}; shift ;;
+    --out) out=${2:?--out wants a file}; shift ;;
+    -h|--help) usage; exit 0 ;;
+    *) echo "wasm-build.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+if [ "$profile" = release ] && [[ ",$features," == *,test-trap,* ]]; then
+  echo "wasm-build.sh: the feature test-trap lets a request trap a VM; it goes with --test only" >&2
+  exit 2
+fi
+[ -n "$out" ] || { [ "$profile" = release ] && out=$package.wasm || out=$package-test.wasm; }
+
+target=wasm32-unknown-unknown
+command -v cargo >/dev/null || { echo "wasm-build.sh: cargo is not on PATH; install Rust from https://rustup.rs" >&2; exit 1; }
+cargo=(cargo)
+args=(build --quiet --locked --package "$package" --lib --profile "$profile" --target "$target")
+[ -z "$features" ] || args+=(--features "$features")
+
+have_target() { [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; }
+
+if ! have_target && command -v rustup >/dev/null; then
+  echo "installing rustup's $target target ..." >&2
+  timeout 120 rustup target add "$target" >&2 || echo "rustup has no $target here; trying Debian's toolchain" >&2
+fi
+if ! have_target; then
+  # Debian's rustc-web comes with the source of std, from which cargo builds it for wasm32.
+  if [ ! -e /usr/bin/cargo ] || ! ls -d /usr/src/rustc-*/library >/dev/null 2>&1; then
+    command -v apt-get >/dev/null || { echo "wasm-build.sh: no $target for $(rustc --version); run: rustup target add $target" >&2; exit 1; }
+    echo "installing Debian's rustc-web, cargo-web and rust-web-src ..." >&2
+    sudo=(); [ "$(id -u)" = 0 ] || sudo=(sudo)
+    "${sudo[@]}" apt-get update -qq >&2
+    "${sudo[@]}" apt-get install -y -qq rustc-web cargo-web rust-web-src >&2
+  fi
+  sysroot=$(rustc --print sysroot); host=$(rustc -vV | sed -n 's/^host: //p')
+  export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=$sysroot/lib/rustlib/$host/bin/rust-lld
+  export RUSTC_BOOTSTRAP=1 PATH=/usr/bin:$PATH
+  cargo=(/usr/bin/cargo)
+  args+=(-Zbuild-std=std,panic_abort)
+fi
+
+export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="-C target-feature=+simd128"
+echo "building $out ($profile) ..." >&2
+"${cargo[@]}" "${args[@]}"
+built=${CARGO_TARGET_DIR:-target}/$target/$profile/${package//-/_}.wasm
+cmp -s "$built" "$out" || cp "$built" "$out"
+python3 envoy/wasm_imports.py "$out"
