@@ -13,6 +13,7 @@
 
 pub mod blocks;
 pub mod config;
+pub mod guard;
 pub mod host;
 pub mod index;
 pub mod metrics;
