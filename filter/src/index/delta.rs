@@ -113,7 +113,9 @@ impl Delta {
             Self::Stored { parent, .. } => PodRef::BYTES + parent.map_or(0, |_| 12) + COUNT,
             Self::Removed { .. } => PodRef::BYTES + COUNT,
             Self::Touched { .. } => PodRef::BYTES + 8,
-            Self::Routed { .. } | Self::Cleared { .. } | Self::Left { .. } | Self::Freed { .. } => PodRef::BYTES,
+            Self::Routed { .. } | Self::Cleared { .. } | Self::Left { .. } | Self::Freed { .. } => {
+                PodRef::BYTES
+            }
             Self::Joined { id } => 1 + id.len(),
             Self::Lost { .. } => 1,
         }

@@ -61,6 +61,17 @@ impl Replica {
         }
     }
 
+    /// A replica that knows the pods, and nothing else, until a checkpoint is loaded.
+    pub(crate) fn waiting(roster: Roster, shards: usize) -> Self {
+        Self { roster, ..Self::new(0, shards) }
+    }
+
+    /// Takes over what belongs to the VM, not to the log, from the replica that this one replaces.
+    pub(crate) fn succeed(&mut self, before: &Self) {
+        self.counts = before.counts;
+        self.roster.succeed(&before.roster);
+    }
+
     /// Number of entries applied, which is the position of the next.
     #[must_use]
     pub fn position(&self) -> u64 {

@@ -39,6 +39,7 @@ pub struct Roster {
     by_id: BTreeMap<Box<str>, Slot>,
     active: PodSet,
     leaving: PodSet,
+    version: u64,
 }
 
 impl Default for Roster {
@@ -48,6 +49,7 @@ impl Default for Roster {
             by_id: BTreeMap::new(),
             active: PodSet::EMPTY,
             leaving: PodSet::EMPTY,
+            version: 0,
         }
     }
 }
@@ -63,6 +65,23 @@ impl Roster {
     #[must_use]
     pub fn at(&self, slot: Slot) -> PodRef {
         PodRef { slot, generation: self.seats.get(slot.index()).map_or(0, |seat| seat.generation) }
+    }
+
+    /// Unequal to that of any other state this roster was in. Replicas that are equal may differ in it.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Replaces `before`, and has a version of its own.
+    pub(super) fn succeed(&mut self, before: &Self) {
+        self.version = before.version.max(self.version) + 1;
+    }
+
+    /// Slots that a new pod could take.
+    #[must_use]
+    pub fn free_slots(&self) -> usize {
+        MAX_SLOTS.saturating_sub(self.active.len() + self.leaving.len())
     }
 
     /// Slots of the pods that answers may name.
@@ -106,6 +125,7 @@ impl Roster {
         seat.id = id.into();
         self.by_id.insert(id.into(), slot);
         self.active.insert(slot);
+        self.version += 1;
         Ok(true)
     }
 
@@ -120,6 +140,7 @@ impl Roster {
         }
         self.active.remove(pod.slot);
         self.leaving.insert(pod.slot);
+        self.version += 1;
         true
     }
 
@@ -132,6 +153,7 @@ impl Roster {
             *seat = Seat { generation: pod.generation.wrapping_add(1), ..Seat::default() };
         }
         self.leaving.remove(pod.slot);
+        self.version += 1;
         true
     }
 
