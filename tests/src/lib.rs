@@ -1,1 +1,30 @@
-//! Harness of the end-to-end tests.
+//! The harness of the end-to-end tests: simulated pods, a real Envoy with the shipped configuration, and clients.
+//!
+//! A test starts [`Pods`], then an [`Envoy`] in front of them, and sends [`Request`]s; what a client library would
+//! refuse to send goes over a [`Raw`] connection. Every port is free when it is taken, every file is in a directory
+//! of its own, and whatever a test started ends with it, however the test ends.
+//!
+//! Environment: `ENVOY_BIN` names the Envoy binary, `WARMPATH_WASM` the module under test and `POD_SIM` the simulated
+//! pod; `tests/run.sh` builds and sets them. `ENVOY_CONTAINER` runs Envoy in a container (see `tests/container.sh`).
+
+mod client;
+mod config;
+mod container;
+mod envoy;
+mod pods;
+mod process;
+mod raw;
+mod wait;
+
+pub use client::{Exchange, Request, Response, Streaming};
+pub use envoy::{Builder, Envoy};
+pub use pods::{Pods, Seen};
+pub use raw::{Head, Raw};
+pub use wait::{DEADLINE, wait_for, wait_until};
+
+use std::path::PathBuf;
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}

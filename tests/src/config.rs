@@ -1,0 +1,120 @@
+//! The shipped Envoy configuration, pointed at a test's pods and at free ports.
+
+use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// An Envoy configuration under edit.
+pub struct Config {
+    root: Value,
+}
+
+impl Config {
+    /// Reads a YAML file.
+    pub fn load(file: &Path) -> Self {
+        let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut root: Value =
+            serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        for listener in root["static_resources"]["listeners"].as_array_mut().into_iter().flatten() {
+            set(listener, "/address/socket_address/port_value", json!(0));
+        }
+        set(&mut root, "/admin/address/socket_address", json!({"address": "127.0.0.1", "port_value": 0}));
+        Self { root }
+    }
+
+    /// Makes `addresses` the endpoints of the cluster `pods` and the pods of the filter, as `pod-1` and so on.
+    pub fn set_pods(&mut self, addresses: &[SocketAddr]) {
+        let endpoints: Vec<_> = addresses.iter().map(|address| endpoint(*address)).collect();
+        let cluster = find(&mut self.root["static_resources"]["clusters"], "pods");
+        set(cluster, "/load_assignment/endpoints/0/lb_endpoints", Value::Array(endpoints));
+        let pods = addresses
+            .iter()
+            .zip(1..)
+            .map(|(a, n)| json!({"name": format!("pod-{n}"), "address": a.to_string()}));
+        self.edit_plugin("/pods", pods.collect());
+    }
+
+    /// Names the module that Envoy loads.
+    pub fn set_module(&mut self, file: &str) {
+        set(self.wasm(), "/config/vm_config/code/local", json!({"filename": file}));
+    }
+
+    /// Sets a value by JSON pointer.
+    pub fn edit(&mut self, pointer: &str, value: Value) {
+        set(&mut self.root, pointer, value);
+    }
+
+    /// Sets a value of the filter's own configuration by JSON pointer; the pointer "" replaces all of it.
+    pub fn edit_plugin(&mut self, pointer: &str, value: Value) {
+        let text = self.wasm().pointer("/config/configuration/value").and_then(Value::as_str).unwrap_or("{}");
+        let mut plugin = serde_json::from_str(text).expect("the template's plugin configuration is JSON");
+        set(&mut plugin, pointer, value);
+        self.set_plugin_text(&plugin.to_string());
+    }
+
+    /// Replaces the filter's configuration by a text, JSON or not.
+    pub fn set_plugin_text(&mut self, text: &str) {
+        set(self.wasm(), "/config/configuration/value", json!(text));
+    }
+
+    /// Envoy reads JSON as it reads YAML.
+    pub fn to_json(&self) -> String {
+        self.root.to_string()
+    }
+
+    fn wasm(&mut self) -> &mut Value {
+        let hcm = &mut self.root["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0];
+        &mut find(&mut hcm["typed_config"]["http_filters"], "warmpath")["typed_config"]
+    }
+}
+
+fn endpoint(address: SocketAddr) -> Value {
+    let socket = json!({"address": address.ip().to_string(), "port_value": address.port()});
+    json!({"endpoint": {"address": {"socket_address": socket}}})
+}
+
+fn find<'v>(list: &'v mut Value, name: &str) -> &'v mut Value {
+    let found = list.as_array_mut().into_iter().flatten().find(|item| item["name"] == name);
+    found.unwrap_or_else(|| panic!("the template has nothing named {name}"))
+}
+
+/// Sets what a JSON pointer names, making objects on the way; a last part "-" appends to a list.
+fn set(root: &mut Value, pointer: &str, value: Value) {
+    let mut at = root;
+    for part in pointer.split('/').skip(1) {
+        let part = part.replace("~1", "/").replace("~0", "~");
+        if at.is_null() {
+            *at = Value::Object(Map::new());
+        }
+        at = match at {
+            Value::Object(map) => map.entry(part).or_insert(Value::Null),
+            Value::Array(list) => {
+                let end = list.len();
+                let index = if part == "-" { Ok(end) } else { part.parse() };
+                let index: usize = index.unwrap_or_else(|_| panic!("{pointer}: {part} is no index"));
+                if index == end {
+                    list.push(Value::Null);
+                }
+                &mut list[index]
+            }
+            _ => panic!("{pointer}: {part} lies within a scalar"),
+        };
+    }
+    *at = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_makes_objects_replaces_and_appends() {
+        let mut root = json!({"a": [{"b": 1}]});
+        set(&mut root, "/a/0/b", json!(2));
+        set(&mut root, "/a/-", json!(3));
+        set(&mut root, "/c/d~1e", json!(4));
+        assert_eq!(root, json!({"a": [{"b": 2}, 3], "c": {"d/e": 4}}));
+        set(&mut root, "", json!(5));
+        assert_eq!(root, json!(5));
+    }
+}

@@ -1,0 +1,49 @@
+//! Envoy in a local container, as `tests/container.sh` prepares it.
+
+use std::path::Path;
+use std::process::Command;
+
+/// What runs Envoy instead of this machine.
+pub struct Container {
+    /// The container engine and its global options, such as `podman --runtime runc`.
+    engine: Vec<String>,
+    image: String,
+    /// Name of the container, and its host name.
+    pub name: String,
+}
+
+/// Where a container finds the test's directory; it sees nothing else of this machine.
+pub const DIR: &str = "/warmpath";
+
+impl Container {
+    /// A container named `name`, if `ENVOY_CONTAINER` (engine) and `ENVOY_IMAGE` ask for one.
+    pub fn wanted(name: &str) -> Option<Self> {
+        let engine = std::env::var("ENVOY_CONTAINER").ok().filter(|engine| !engine.is_empty())?;
+        let image = std::env::var("ENVOY_IMAGE").expect("ENVOY_CONTAINER goes with ENVOY_IMAGE");
+        let engine = engine.split_whitespace().map(str::to_owned).collect();
+        Some(Self { engine, image, name: name.to_owned() })
+    }
+
+    /// The command that runs Envoy there, its arguments still to be added. Pods listen on this machine's loopback, so
+    /// the network is this machine's.
+    pub fn run(&self, dir: &Path) -> Command {
+        let mut command = Command::new(&self.engine[0]);
+        command.args(&self.engine[1..]).args(["run", "--rm", "--network", "host", "--user", "0"]);
+        command.args(["--name", &self.name, "--hostname", &self.name]);
+        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"]);
+        command.args([
+            "--volume",
+            &format!("{}:{DIR}", dir.display()),
+            "--entrypoint",
+            "/usr/local/bin/envoy",
+        ]);
+        command.arg(&self.image);
+        command
+    }
+
+    /// The command that ends it.
+    pub fn remove(&self) -> Vec<&str> {
+        let engine = self.engine.iter().map(String::as_str);
+        engine.chain(["rm", "--force", "--time", "0", &self.name]).collect()
+    }
+}

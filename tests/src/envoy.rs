@@ -1,0 +1,226 @@
+//! A real Envoy with the shipped configuration in front of a test's pods.
+
+use crate::config::Config;
+use crate::container::{self, Container};
+use crate::process::{Process, temporary_dir};
+use crate::{Pods, Request, root, wait_for};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// What an Envoy will be started with. See [`Envoy::builder`].
+pub struct Builder {
+    config: Config,
+    concurrency: usize,
+    arguments: Vec<String>,
+}
+
+/// A running Envoy; dropping it ends it.
+pub struct Envoy {
+    process: Process,
+    address: SocketAddr,
+    admin: SocketAddr,
+    container: Option<Container>,
+}
+
+impl Envoy {
+    /// The shipped `envoy/warmpath.yaml` on free ports, with four workers.
+    pub fn builder() -> Builder {
+        Self::from_template(&root().join("envoy/warmpath.yaml"))
+    }
+
+    /// Another configuration file of the same shape: a filter `warmpath` in the first listener, a cluster `pods`.
+    pub fn from_template(file: &Path) -> Builder {
+        Builder { config: Config::load(file), concurrency: 4, arguments: Vec::new() }
+    }
+
+    /// The shipped configuration in front of these pods.
+    pub fn start(pods: &Pods) -> Self {
+        Self::builder().pods(pods).start()
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// URL of a path on this Envoy.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// What the admin interface answers to a GET.
+    pub fn admin(&self, path: &str) -> String {
+        Request::get(path).send(self.admin).text()
+    }
+
+    /// What the admin interface answers to a POST.
+    pub fn admin_post(&self, path: &str) -> String {
+        Request::post(path, "").send(self.admin).text()
+    }
+
+    /// Counters and gauges whose names match a regular expression.
+    pub fn stats(&self, filter: &str) -> BTreeMap<String, u64> {
+        let answer = self.admin(&format!("/stats?filter={filter}"));
+        let pairs = answer.lines().filter_map(|line| line.rsplit_once(": "));
+        pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+    }
+
+    /// A counter or gauge. Envoy makes many of them at their first use: what is absent counts as 0.
+    pub fn stat(&self, name: &str) -> u64 {
+        self.stats(&format!("^{}$", name.replace('.', "%5C."))).into_values().next().unwrap_or(0)
+    }
+
+    /// What Envoy, and the filter within it, have logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Process id; of the container's client where Envoy runs in a container.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Name of the container, which is its host name too; `None` for a process of this machine.
+    pub fn container(&self) -> Option<&str> {
+        self.container.as_ref().map(|container| container.name.as_str())
+    }
+
+    /// Panics, with the log's lines, if a VM of this Envoy has trapped.
+    #[track_caller]
+    pub fn assert_no_trap(&self) {
+        let log = self.log();
+        let traps: Vec<_> =
+            log.lines().filter(|l| l.contains("in-VM") || l.contains("panicked at")).collect();
+        assert!(traps.is_empty(), "a VM trapped:\n{}", traps.join("\n"));
+    }
+}
+
+impl From<&Envoy> for SocketAddr {
+    fn from(envoy: &Envoy) -> Self {
+        envoy.address
+    }
+}
+
+impl Builder {
+    /// Puts Envoy in front of these pods.
+    pub fn pods(self, pods: &Pods) -> Self {
+        self.addresses(pods.addresses())
+    }
+
+    /// Puts Envoy in front of pods at these addresses, whoever is there.
+    pub fn addresses(mut self, addresses: &[SocketAddr]) -> Self {
+        self.config.set_pods(addresses);
+        self
+    }
+
+    /// Number of workers.
+    pub fn concurrency(mut self, workers: usize) -> Self {
+        self.concurrency = workers;
+        self
+    }
+
+    /// Sets a value of the filter's configuration by JSON pointer; the pointer "" replaces all of it.
+    pub fn plugin(mut self, pointer: &str, value: Value) -> Self {
+        self.config.edit_plugin(pointer, value);
+        self
+    }
+
+    /// Replaces the filter's configuration by a text, JSON or not.
+    pub fn plugin_text(mut self, text: &str) -> Self {
+        self.config.set_plugin_text(text);
+        self
+    }
+
+    /// Sets a value of the Envoy configuration by JSON pointer.
+    pub fn edit(mut self, pointer: &str, value: Value) -> Self {
+        self.config.edit(pointer, value);
+        self
+    }
+
+    /// Adds an argument of Envoy's command line.
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Starts Envoy and waits until it takes requests.
+    #[track_caller]
+    pub fn start(self) -> Envoy {
+        let (mut process, dir, container) = self.spawn();
+        let admin_file = dir.join("admin");
+        let admin: SocketAddr = wait_for("Envoy's admin address", || {
+            process.assert_running();
+            fs::read_to_string(&admin_file).ok()?.trim().parse().ok()
+        });
+        let address = wait_for("Envoy to be ready", || {
+            process.assert_running();
+            let ready = Request::get("/ready").try_send(admin).is_ok_and(|answer| answer.status == 200);
+            ready.then(|| listener(admin)).flatten()
+        });
+        Envoy { process, address, admin, container }
+    }
+
+    /// Starts Envoy with a configuration that it must refuse; returns what it logged by its end.
+    #[track_caller]
+    pub fn refused(self) -> String {
+        let (mut process, _, _) = self.spawn();
+        wait_for("Envoy to refuse the configuration", || process.has_ended().then(|| process.log()))
+    }
+
+    fn spawn(mut self) -> (Process, PathBuf, Option<Container>) {
+        let dir = temporary_dir("envoy").expect("a temporary directory can be made");
+        let container = Container::wanted(&dir.file_name().unwrap_or_default().to_string_lossy());
+        let (mut command, seen) = match &container {
+            None => (Command::new(binary()), dir.clone()),
+            Some(container) => (container.run(&dir), PathBuf::from(container::DIR)),
+        };
+        let module = match &container {
+            None => module(),
+            Some(_) => {
+                fs::copy(module(), dir.join("warmpath.wasm")).expect("the module can be copied");
+                seen.join("warmpath.wasm")
+            }
+        };
+        self.config.set_module(&module.display().to_string());
+        fs::write(dir.join("envoy.json"), self.config.to_json()).expect("the configuration can be written");
+        command.arg("-c").arg(seen.join("envoy.json")).arg("--admin-address-path").arg(seen.join("admin"));
+        command
+            .args(["--concurrency", &self.concurrency.to_string(), "--disable-hot-restart"])
+            .args(&self.arguments);
+        let cleanup = container.as_ref().map(Container::remove).unwrap_or_default();
+        let process = Process::start("envoy", command, &dir, &cleanup);
+        (process, dir, container)
+    }
+}
+
+fn listener(admin: SocketAddr) -> Option<SocketAddr> {
+    let listeners = Request::get("/listeners?format=json").send(admin).json();
+    let socket = &listeners["listener_statuses"][0]["local_address"]["socket_address"];
+    let port = u16::try_from(socket["port_value"].as_u64()?).ok().filter(|port| *port != 0)?;
+    Some(SocketAddr::new(socket["address"].as_str()?.parse().ok()?, port))
+}
+
+fn module() -> PathBuf {
+    let file =
+        std::env::var_os("WARMPATH_WASM").map_or_else(|| root().join("warmpath-test.wasm"), PathBuf::from);
+    fs::canonicalize(&file).unwrap_or_else(|e| panic!("{}: {e}; run ./wasm-build.sh --test", file.display()))
+}
+
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(path) = std::env::var_os("ENVOY_BIN") {
+            return PathBuf::from(path);
+        }
+        let script = root().join("envoy/get-envoy.sh");
+        let run = Command::new(&script).stderr(Stdio::inherit()).output();
+        let run = run.unwrap_or_else(|e| panic!("{}: {e}", script.display()));
+        assert!(run.status.success(), "{} found no Envoy; set ENVOY_BIN to one", script.display());
+        PathBuf::from(String::from_utf8_lossy(&run.stdout).trim())
+    })
+}
