@@ -28,7 +28,7 @@ metrics! {
     Refused Counter "refused" "Requests answered here, because a strict filter left no pod.";
     Malformed Counter "step_down_malformed" "Bodies that could not be parsed; routed by load, unchanged.";
     TooLarge Counter "step_down_too_large" "Bodies over limits.max_body_bytes; routed by load, unread.";
-    Unreadable Counter "step_down_unreadable" "Bodies that are compressed or not JSON; routed by load, unread.";
+    NotJson Counter "step_down_not_json" "Bodies that are compressed or not JSON; routed by load, unread.";
     IndexNotReady Counter "step_down_index_not_ready" "Requests decided while this VM's replica was loading or behind.";
     HostErrors Counter "step_down_host_error" "Hostcalls that failed and made a request step down.";
     Unheld Counter "step_down_unheld" "Requests sent on unread, because Envoy gave no body within a second.";
@@ -36,12 +36,12 @@ metrics! {
     Withdrawn Counter "withdrawn" "Requests that failed, so that what they were to leave in a cache was withdrawn.";
     LogFull Counter "log_full" "Speculative entries dropped, because a checkpoint was due.";
     LogFailed Counter "log_failed" "Entries that could not be appended.";
-    Trapped Counter "vm_started" "VMs that took up work. More than Envoy's workers and main thread: one trapped.";
+    Unreadable Counter "shared_data_unreadable" "Entries, shards and ledgers in shared data that could not be read and were skipped.";
+    VmStarted Counter "vm_started" "VMs that took up work. More than Envoy's workers and main thread: one trapped.";
     DecisionTime Histogram "decision_microseconds" "Time from the whole body to the decision, in microseconds.";
     IndexBlocks Gauge "index_blocks" "Blocks in the index.";
     IndexMemory Gauge "index_memory_bytes" "Memory of one replica of the index.";
     InFlight Gauge "in_flight" "Requests in flight over all workers.";
-    LiveVms Gauge "vms_live" "VMs whose in-flight ledger is alive.";
 }
 
 /// The metrics of one VM.

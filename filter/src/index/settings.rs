@@ -50,7 +50,8 @@ impl IndexSettings {
     }
 
     /// The fingerprint of everything that must be the same in all VMs.
-    pub(super) fn identity(&self) -> u64 {
+    #[must_use]
+    pub fn identity(&self) -> u64 {
         let parts = [self.fingerprint, self.max_blocks as u64, self.ring, self.shards as u64];
         xxh3_64(parts.map(u64::to_le_bytes).as_flattened())
     }

@@ -64,7 +64,7 @@ pub fn build(
         filters,
         scorers,
         picker: picker?,
-        needs_body: reads.contains(&SlotId::Body),
+        reads,
     })
 }
 

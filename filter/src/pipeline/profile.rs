@@ -5,7 +5,7 @@ use super::part::{Filter, Input, Pick, PodState, Prepare, Score, View};
 use super::positions::Positions;
 use super::residency::Residency;
 use super::rng::Rng;
-use super::slots::Slots;
+use super::slots::{SlotId, Slots};
 use crate::pods::Pod;
 
 /// A checked and built profile. Its parts read only slots that earlier ones write.
@@ -15,7 +15,8 @@ pub struct Profile {
     pub(super) filters: Vec<FilterStep>,
     pub(super) scorers: Vec<ScoreStep>,
     pub(super) picker: Box<dyn Pick>,
-    pub(super) needs_body: bool,
+    /// What its parts read, as configured.
+    pub(super) reads: Vec<SlotId>,
 }
 
 pub(super) struct PrepareStep {
@@ -72,7 +73,12 @@ impl Profile {
 
     /// Must the body be read before this profile decides? One that needn't never makes a request wait.
     pub fn needs_body(&self) -> bool {
-        self.needs_body
+        self.reads(SlotId::Body)
+    }
+
+    /// Does a part of it read this slot?
+    pub fn reads(&self, slot: SlotId) -> bool {
+        self.reads.contains(&slot)
     }
 
     /// Fills the slots that depend on the request alone. After it, body and headers are not needed again.
