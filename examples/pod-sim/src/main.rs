@@ -167,3 +167,16 @@ fn options(flags: &Flags) -> Result<Options, String> {
         journal: flags.get("--journal", 1000)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FLAGS;
+
+    #[test]
+    fn the_readme_names_every_flag() {
+        let readme = include_str!("../README.md");
+        for flag in FLAGS {
+            assert!(readme.contains(&format!("`{}", flag.name)), "{} is missing", flag.name);
+        }
+    }
+}

@@ -143,3 +143,16 @@ fn read(file: &str) -> Result<Summary, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("can't read {file}: {error}"))?;
     serde_json::from_str(&text).map_err(|error| format!("{file}: not a run of replay: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FLAGS;
+
+    #[test]
+    fn the_readme_names_every_flag() {
+        let readme = include_str!("../../README.md");
+        for flag in FLAGS {
+            assert!(readme.contains(&format!("`{}", flag.name)), "{} is missing", flag.name);
+        }
+    }
+}
