@@ -80,13 +80,14 @@ async fn hang_stalls_a_stream_after_so_many_tokens_until_the_client_leaves() {
     fault(pod, json!({"kind": "hang", "after_tokens": 2, "count": 1})).await;
     let body = chat(3, json!({"stream": true})).to_string();
     let mut socket = open(pod, "POST", CHAT, &body).await;
+    until(async || last_record(pod).await["completion_tokens"] == 2).await;
     let more = timeout(Duration::from_millis(100), read_until(&mut socket, "[DONE]")).await;
     assert!(more.is_err(), "{more:?}");
     let record = last_record(pod).await;
     assert_eq!((&record["completion_tokens"], &record["outcome"]), (&json!(2), &json!("running")));
     assert_eq!(stats(pod).await["running"], 1);
     drop(socket);
-    until_idle(pod).await;
+    until(async || stats(pod).await["running"] == 0).await;
     assert_eq!(last_record(pod).await["outcome"], "aborted");
 }
 
@@ -124,12 +125,10 @@ fn contents(text: &str) -> Vec<String> {
     chunks.filter_map(|chunk| Some(chunk["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect()
 }
 
-async fn until_idle(pod: std::net::SocketAddr) {
-    for _ in 0..100 {
-        if stats(pod).await["running"] == 0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let patience = Instant::now() + common::PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < patience, "it never came to be");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("still running: {}", stats(pod).await);
 }

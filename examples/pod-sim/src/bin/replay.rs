@@ -93,9 +93,9 @@ async fn play(flags: &Flags) -> Result<Summary, String> {
         Some(file) => {
             let settings = trace::Settings {
                 model,
-                speed: positive(flags, "--speed", 1.0)?,
-                scale: positive(flags, "--token-scale", 0.125)?,
-                concurrency: flags.get("--concurrency", 256)?,
+                speed: flags.positive("--speed", 1.0)?,
+                scale: flags.positive("--token-scale", 0.125)?,
+                concurrency: flags.positive("--concurrency", 256)?,
             };
             let text =
                 std::fs::read_to_string(&file).map_err(|error| format!("can't read {file}: {error}"))?;
@@ -116,7 +116,7 @@ async fn play(flags: &Flags) -> Result<Summary, String> {
                 system_words: flags.get("--system-words", 600)?,
                 turn_words: flags.get("--turn-words", 80)?,
                 answer_tokens: flags.get("--answer-tokens", 48)?,
-                concurrency: flags.get("--concurrency", 8)?,
+                concurrency: flags.positive("--concurrency", 8)?,
                 think_ms: flags.get("--think-ms", 200)?,
             };
             let load = serde_json::to_value(&settings).map_err(|error| error.to_string())?;
@@ -130,13 +130,6 @@ async fn play(flags: &Flags) -> Result<Summary, String> {
     load.insert("url".into(), url.into());
     let session = Arc::into_inner(session).ok_or("a request is still under way")?;
     Ok(session.finish(label, load))
-}
-
-fn positive(flags: &Flags, name: &str, default: f64) -> Result<f64, String> {
-    match flags.get(name, default)? {
-        value if value > 0.0 => Ok(value),
-        value => Err(format!("{name} {value}: must be above 0")),
-    }
 }
 
 fn read(file: &str) -> Result<Summary, String> {
