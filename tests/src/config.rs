@@ -25,8 +25,7 @@ impl Config {
     /// Makes `addresses` the endpoints of the cluster `pods` and the pods of the filter, as `pod-1` and so on.
     pub fn set_pods(&mut self, addresses: &[SocketAddr]) {
         let endpoints: Vec<_> = addresses.iter().map(|address| endpoint(*address)).collect();
-        let cluster = find(&mut self.root["static_resources"]["clusters"], "pods");
-        set(cluster, "/load_assignment/endpoints/0/lb_endpoints", Value::Array(endpoints));
+        set(self.cluster(), "/load_assignment/endpoints/0/lb_endpoints", Value::Array(endpoints));
         let pods = addresses
             .iter()
             .zip(1..)
@@ -42,6 +41,18 @@ impl Config {
     /// Sets a value by JSON pointer.
     pub fn edit(&mut self, pointer: &str, value: Value) {
         set(&mut self.root, pointer, value);
+    }
+
+    /// Sets a value of the HTTP connection manager by JSON pointer.
+    pub fn edit_hcm(&mut self, pointer: &str, value: Value) {
+        set(self.hcm(), pointer, value);
+    }
+
+    /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.
+    pub fn edit_upstream_http(&mut self, pointer: &str, value: Value) {
+        let options =
+            "/typed_extension_protocol_options/envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+        set(self.cluster(), &format!("{options}{pointer}"), value);
     }
 
     /// Sets a value of the filter's own configuration by JSON pointer; the pointer "" replaces all of it.
@@ -62,9 +73,16 @@ impl Config {
         self.root.to_string()
     }
 
+    fn cluster(&mut self) -> &mut Value {
+        find(&mut self.root["static_resources"]["clusters"], "pods")
+    }
+
+    fn hcm(&mut self) -> &mut Value {
+        &mut self.root["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    }
+
     fn wasm(&mut self) -> &mut Value {
-        let hcm = &mut self.root["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0];
-        &mut find(&mut hcm["typed_config"]["http_filters"], "warmpath")["typed_config"]
+        &mut find(&mut self.hcm()["http_filters"], "warmpath")["typed_config"]
     }
 }
 

@@ -80,6 +80,11 @@ impl Envoy {
         self.process.log()
     }
 
+    /// Prints the end of the log. Happens by itself when an Envoy is dropped by a failing test; one in a static isn't.
+    pub fn print_log(&self) {
+        self.process.print_log();
+    }
+
     /// Process id; of the container's client where Envoy runs in a container.
     pub fn process_id(&self) -> u32 {
         self.process.id()
@@ -139,6 +144,18 @@ impl Builder {
     /// Sets a value of the Envoy configuration by JSON pointer.
     pub fn edit(mut self, pointer: &str, value: Value) -> Self {
         self.config.edit(pointer, value);
+        self
+    }
+
+    /// Sets a value of the HTTP connection manager by JSON pointer.
+    pub fn hcm(mut self, pointer: &str, value: Value) -> Self {
+        self.config.edit_hcm(pointer, value);
+        self
+    }
+
+    /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.
+    pub fn upstream_http(mut self, pointer: &str, value: Value) -> Self {
+        self.config.edit_upstream_http(pointer, value);
         self
     }
 

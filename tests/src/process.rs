@@ -53,6 +53,15 @@ impl Process {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
+    /// Prints the end of its output, for the reader of a failed test.
+    pub fn print_log(&self) {
+        let log = self.log();
+        // Envoy tells hundreds of lines of its build at start.
+        let lines: Vec<_> = log.lines().filter(|line| !line.contains("][info][main]")).collect();
+        let tail = &lines[lines.len().saturating_sub(60)..];
+        eprintln!("---- last lines of {} ----\n{}\n----", self.name, tail.join("\n"));
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
@@ -73,11 +82,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if thread::panicking() {
-            let log = self.log();
-            // Envoy tells hundreds of lines of its build at start.
-            let lines: Vec<_> = log.lines().filter(|line| !line.contains("][info][main]")).collect();
-            let tail = &lines[lines.len().saturating_sub(60)..];
-            eprintln!("---- last lines of {} ----\n{}\n----", self.name, tail.join("\n"));
+            self.print_log();
         }
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();

@@ -8,11 +8,7 @@ use warmpath_tests::{Envoy, Pods, Request};
 fn envoy_runs_in_the_container_and_routes_to_pods_of_this_machine() {
     let pods = Pods::start(2, &[]);
     let header = json!([{"header": {"key": "x-host", "value": "%HOSTNAME%"}}]);
-    let listener = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
-    let envoy = Envoy::builder()
-        .pods(&pods)
-        .edit(&format!("{listener}/route_config/response_headers_to_add"), header)
-        .start();
+    let envoy = Envoy::builder().pods(&pods).hcm("/route_config/response_headers_to_add", header).start();
     let container = envoy.container().expect("Envoy was started in a container");
     let answer = Request::chat("where are you?").send(&envoy);
     assert_eq!(answer.status, 200, "{}", answer.text());
