@@ -193,12 +193,14 @@ impl Request {
 impl Exchange {
     /// Goes on sending until `condition` holds; panics after [`DEADLINE`], naming what was waited for.
     #[track_caller]
-    pub fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !condition() {
-            assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} in vain for {what}");
-            self.runtime.block_on(tokio::time::sleep(Duration::from_millis(5)));
-        }
+    pub fn until(&self, what: &str, condition: impl FnMut() -> bool) {
+        run_until(&self.runtime, what, condition);
+    }
+
+    /// Gives up the request: by HTTP/2 its stream is reset and its connection stays open, as long as
+    /// [`until`](Self::until) runs.
+    pub fn cancel(&self) {
+        self.sent.abort();
     }
 
     /// Waits for the response's headers.
@@ -233,6 +235,13 @@ impl Streaming {
         }
     }
 
+    /// Gives up the rest: by HTTP/2 the stream is reset and the connection stays open until `condition` holds.
+    #[track_caller]
+    pub fn cancel(self, what: &str, condition: impl FnMut() -> bool) {
+        drop(self.response);
+        run_until(&self.runtime, what, condition);
+    }
+
     /// Reads the rest.
     pub fn finish(mut self) -> Result<Response, Failure> {
         let mut body = Vec::new();
@@ -240,6 +249,16 @@ impl Streaming {
             body.extend_from_slice(&chunk);
         }
         Ok(Response { status: self.status(), headers: self.headers().clone(), body })
+    }
+}
+
+/// Lets connections work until `condition` holds, which is looked at from outside of the runtime.
+#[track_caller]
+fn run_until(runtime: &Runtime, what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} in vain for {what}");
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
     }
 }
 

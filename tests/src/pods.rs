@@ -80,6 +80,13 @@ impl Pods {
         assert!(answer.status < 300, "pod {pod} refused the fault {fault}: {}", answer.text());
     }
 
+    /// Makes a pod forget its faults.
+    #[track_caller]
+    pub fn clear_faults(&self, pod: usize) {
+        let answer = Request::get("/sim/fault").method("DELETE").send(self.addresses[pod]);
+        assert!(answer.status < 300, "pod {pod} keeps its faults: {}", answer.text());
+    }
+
     /// The latest requests, pod by pod.
     pub fn seen(&self) -> Vec<Seen> {
         let of = |pod| match self.get(pod, "/sim/requests") {
