@@ -113,3 +113,40 @@ EOF
   wait "$envoy_pid"
   exit
 fi
+
+# The demonstration: the same load twice, each time on pods that have just started.
+run_demo() {
+  local profile=$1 label=$2
+  coproc PODS { exec "$bin/pod-sim" --pods "$sims" --port 0 --model "${models[0]:-sim}" --enable-prompt-tokens-details \
+    --exit-with-parent "${pod_flags[@]}" 2>&1; }
+  local pods_pid=$PODS_PID addresses=() line
+  started+=("$pods_pid")
+  while [ ${#addresses[@]} -lt "$sims" ] && read -r line <&"${PODS[0]}"; do
+    [[ $line == "listening on "* ]] && addresses+=("${line#listening on }")
+  done
+  [ ${#addresses[@]} -eq "$sims" ] || { echo "run.sh: the simulated pods did not start" >&2; exit 1; }
+  start_envoy "$profile" "${addresses[@]}"
+  printf '\n== %s\n' "$label"
+  "$bin/replay" --url "http://127.0.0.1:$port" --model "${models[0]:-sim}" --label "$label" --header x-warmpath-debug:1 \
+    --out "$work/$3.json" "${load_flags[@]}"
+  stop_envoy
+  kill "$pods_pid" 2>/dev/null || true
+  wait "$pods_pid" 2>/dev/null || true
+}
+
+if [ -n "$trace" ]; then
+  load_flags=(--trace "$trace" --limit "$limit" --speed 10)
+  pod_flags=(--blocks 2048 --speedup 10)
+elif [ -n "$quick" ]; then
+  load_flags=(--conversations 12 --turns 4 --system-prompts 3)
+  pod_flags=(--speedup 2)
+else
+  load_flags=(--conversations 32 --turns 6 --system-prompts 4 --system-words 1200)
+  pod_flags=(--speedup 2)
+fi
+warm=prefix-aware
+[ -z "$config" ] || warm=""
+run_demo round-robin "round robin" round-robin
+run_demo "$warm" Warmpath warmpath
+printf '\n'
+"$bin/replay" --compare "$work/round-robin.json" "$work/warmpath.json"

@@ -42,7 +42,7 @@ impl RootContext for Root {
                 EnvoyHost.set_tick_period(TICK).is_ok()
             }
             Err(mistakes) => {
-                EnvoyHost.log(Level::Error, &format!("warmpath: configuration refused:\n{mistakes}"));
+                EnvoyHost.log(Level::Error, &format!("warmpath configuration refused: {mistakes}"));
                 false
             }
         }
