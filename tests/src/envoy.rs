@@ -17,6 +17,7 @@ pub struct Builder {
     config: Config,
     concurrency: usize,
     arguments: Vec<String>,
+    module: Option<PathBuf>,
 }
 
 /// A running Envoy; dropping it ends it.
@@ -35,7 +36,7 @@ impl Envoy {
 
     /// Another configuration file of the same shape: a filter `warmpath` in the first listener, a cluster `pods`.
     pub fn from_template(file: &Path) -> Builder {
-        Builder { config: Config::load(file), concurrency: 4, arguments: Vec::new() }
+        Builder { config: Config::load(file), concurrency: 4, arguments: Vec::new(), module: None }
     }
 
     /// The shipped configuration in front of these pods.
@@ -159,6 +160,12 @@ impl Builder {
         self
     }
 
+    /// Loads another module than the one under test.
+    pub fn module(mut self, file: &Path) -> Self {
+        self.module = Some(file.to_owned());
+        self
+    }
+
     /// Adds an argument of Envoy's command line.
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
@@ -197,9 +204,10 @@ impl Builder {
             Some(container) => (container.run(&dir), PathBuf::from(container::DIR)),
         };
         let module = match &container {
-            None => module(),
+            None => module(self.module.as_deref()),
             Some(_) => {
-                fs::copy(module(), dir.join("warmpath.wasm")).expect("the module can be copied");
+                fs::copy(module(self.module.as_deref()), dir.join("warmpath.wasm"))
+                    .expect("the module can be copied");
                 seen.join("warmpath.wasm")
             }
         };
