@@ -230,9 +230,9 @@ fn listener(admin: SocketAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(socket["address"].as_str()?.parse().ok()?, port))
 }
 
-fn module() -> PathBuf {
-    let file =
-        std::env::var_os("WARMPATH_WASM").map_or_else(|| root().join("warmpath-test.wasm"), PathBuf::from);
+fn module(other: Option<&Path>) -> PathBuf {
+    let named = other.map(Path::to_owned).or_else(|| std::env::var_os("WARMPATH_WASM").map(PathBuf::from));
+    let file = named.unwrap_or_else(|| root().join("warmpath-test.wasm"));
     fs::canonicalize(&file).unwrap_or_else(|e| panic!("{}: {e}; run ./wasm-build.sh --test", file.display()))
 }
 
