@@ -12,6 +12,8 @@
 #![cfg_attr(test, allow(clippy::string_slice))]
 
 pub mod blocks;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod check;
 pub mod config;
 pub mod explain;
 pub mod fleet;

@@ -253,6 +253,7 @@ fn fields_of_parts_out_of_bounds() {
         ("filters", r#"{"type": "concurrency-cap", "factor": 0.5}"#, ".factor", "1 to 100"),
         ("filters", r#"{"type": "concurrency-cap", "slack": 100001}"#, ".slack", "0 to 100000"),
         ("filters", r#"{"type": "concurrency-cap", "max_in_flight": 0}"#, ".max_in_flight", "1 to 1000000"),
+        ("filters", r#"{"type": "concurrency-floor", "share": 1.5}"#, ".share", "more than 0, and up to 1"),
         ("filters", r#"{"type": "label", "any_of": ["x"]}"#, "", "missing field `label`"),
         ("filters", r#"{"type": "label", "label": "role", "any_of": []}"#, ".any_of", "is empty"),
         ("filters", r#"{"type": "label", "label": "role", "any_of": ["x"]}"#, ".any_of", "no pod bears"),

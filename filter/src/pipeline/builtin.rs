@@ -18,8 +18,16 @@ pub static BUILT_IN: &[BuiltIn] = &[
             that many share spreads over pods as load asks for it; a new pod gets its part.",
         json: r#"{
   "prepare": [{"type": "prefix"}],
-  "filters": [{"type": "health"}, {"type": "model"}, {"type": "concurrency-cap", "factor": 1.25, "slack": 8}],
-  "scorers": [{"type": "prefix", "weight": 3, "sharing": 1}, {"type": "in-flight", "weight": 2, "tolerance": 1, "busy": 8}],
+  "filters": [
+    {"type": "health"},
+    {"type": "model"},
+    {"type": "concurrency-cap", "factor": 1.25, "slack": 4},
+    {"type": "concurrency-floor", "share": 0.33}
+  ],
+  "scorers": [
+    {"type": "prefix", "weight": 2, "sharing": 2},
+    {"type": "in-flight", "weight": 1, "tolerance": 2, "busy": 8}
+  ],
   "picker": {"type": "best"}
 }"#,
     },
@@ -40,7 +48,7 @@ pub static BUILT_IN: &[BuiltIn] = &[
             four blocks of the prompt. Needs no memory of what went where. Without any of these: least requests.",
         json: r#"{
   "prepare": [{"type": "prefix"}, {"type": "hash-key", "from": [{"header": "x-session-id"}, "user", {"prefix": 4}]}],
-  "filters": [{"type": "health"}, {"type": "model"}, {"type": "concurrency-cap", "factor": 1.25, "slack": 8}],
+  "filters": [{"type": "health"}, {"type": "model"}, {"type": "concurrency-cap", "factor": 1.25, "slack": 4}],
   "scorers": [{"type": "consistent-hash"}],
   "picker": {"type": "best"}
 }"#,

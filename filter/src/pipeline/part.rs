@@ -90,6 +90,19 @@ impl View<'_> {
     pub fn load(&self, pod: usize) -> f32 {
         self.load.get(pod).copied().unwrap_or(f32::INFINITY)
     }
+
+    /// Requests in flight on these pods, with the one that is decided now, over their weights: a mean load that is
+    /// never 0.
+    pub fn mean_load(&self, among: &Positions) -> f32 {
+        let (mut requests, mut weight) = (1.0, 0.0);
+        for (i, (pod, state)) in self.pods.iter().zip(self.states).enumerate() {
+            if among.contains(i) {
+                requests += state.in_flight as f32;
+                weight += pod.weight;
+            }
+        }
+        requests / weight
+    }
 }
 
 /// Reads the request into slots.

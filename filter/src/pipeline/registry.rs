@@ -14,6 +14,7 @@ pub static REGISTRY: &[Entry] = &[
     Entry::of::<filters::model::Model>(),
     Entry::of::<filters::label::Label>(),
     Entry::of::<filters::concurrency_cap::ConcurrencyCap>(),
+    Entry::of::<filters::concurrency_floor::ConcurrencyFloor>(),
     Entry::of::<filters::prefix_threshold::PrefixThreshold>(),
     Entry::of::<scorers::prefix::Prefix>(),
     Entry::of::<scorers::in_flight::InFlight>(),

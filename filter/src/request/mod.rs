@@ -31,6 +31,7 @@ mod special;
 mod tests;
 
 pub use body::{Limits, MAX_NAME_BYTES, Request, parse};
+pub use canonical::FORM_VERSION;
 pub use chat::{Chat, Content, Message, Part};
 pub use cursor::MAX_DEPTH;
 pub use endpoint::Endpoint;

@@ -16,7 +16,7 @@ pub struct ConcurrencyCap {
 
 impl Default for ConcurrencyCap {
     fn default() -> Self {
-        Self { max_in_flight: None, factor: 1.25, slack: 8 }
+        Self { max_in_flight: None, factor: 1.25, slack: 4 }
     }
 }
 
@@ -42,7 +42,7 @@ impl Part for ConcurrencyCap {
         Field {
             name: "slack",
             kind: "number",
-            default: "`8`",
+            default: "`4`",
             doc: "Requests above that which are always allowed, 0 to 100000: at low load the mean says little.",
         },
     ];
@@ -58,15 +58,8 @@ impl Part for ConcurrencyCap {
 
 impl Filter for ConcurrencyCap {
     fn filter(&self, view: &View<'_>, kept: &mut Positions) {
-        // The mean as it would be with this request, so that it is never 0.
-        let (mut requests, mut weight) = (1.0, 0.0);
-        let known = || view.pods.iter().zip(view.states).enumerate();
-        for (_, (pod, state)) in known().filter(|(i, _)| kept.contains(*i)) {
-            requests += state.in_flight as f32;
-            weight += pod.weight;
-        }
-        let share = self.factor * requests / weight;
-        for (i, (pod, state)) in known() {
+        let share = self.factor * view.mean_load(kept);
+        for (i, (pod, state)) in view.pods.iter().zip(view.states).enumerate() {
             let most = self.max_in_flight.unwrap_or(u32::MAX).min(pod.max_in_flight.unwrap_or(u32::MAX));
             if state.in_flight >= most || state.in_flight as f32 >= share * pod.weight + self.slack as f32 {
                 kept.remove(i);

@@ -1,6 +1,7 @@
 //! Filters: which pods may not serve a request. One file a part.
 
 pub mod concurrency_cap;
+pub mod concurrency_floor;
 pub mod health;
 pub mod label;
 pub mod model;

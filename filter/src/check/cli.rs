@@ -1,0 +1,51 @@
+//! The command line.
+
+use super::{check, document};
+use crate::pipeline::reference;
+use std::io::Write;
+
+const USAGE: &str = "\
+usage: warmpath check FILE    check a plugin configuration or an Envoy configuration (JSON or YAML)
+       warmpath parts         print the reference of parts and built-in profiles (Markdown)
+
+check exits with 0 if the file is right (warnings don't count), 1 if it holds mistakes, 2 if it can't be read.
+";
+
+/// Runs `args` (without the program's name); what is asked for goes to `out`, complaints to `err`. Returns the exit code.
+pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    // A reader who closes the pipe has seen enough: what can't be written is dropped.
+    match args.as_slice() {
+        ["check", file] => {
+            let document = match std::fs::read_to_string(file) {
+                Ok(text) => document::parse(&text),
+                Err(error) => Err(error.to_string()),
+            };
+            let report = match document {
+                Ok(document) => check(&document),
+                Err(error) => {
+                    let _ = writeln!(err, "{file}: {error}");
+                    return 2;
+                }
+            };
+            let _ = write!(out, "{report}");
+            if report.mistakes.is_empty() {
+                let _ = writeln!(out, "{file}: right, {} warnings", report.warnings.len());
+                return 0;
+            }
+            1
+        }
+        ["parts"] => {
+            let _ = write!(out, "{}", reference());
+            0
+        }
+        ["help" | "--help" | "-h"] => {
+            let _ = write!(out, "{USAGE}");
+            0
+        }
+        _ => {
+            let _ = write!(err, "{USAGE}");
+            2
+        }
+    }
+}

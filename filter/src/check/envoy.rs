@@ -1,0 +1,82 @@
+//! The checks of a whole file.
+
+use super::clusters::Clusters;
+use super::document::Node;
+use super::plugins::{Plugin, find};
+use super::report::Report;
+use super::routes;
+use crate::config::load;
+use serde_json::Value;
+
+/// Checks a file that was read: an Envoy configuration, or else a bare plugin configuration.
+pub fn check(document: &Value) -> Report {
+    let mut report = Report::default();
+    let root = Node::root(document);
+    let envoy = ["static_resources", "dynamic_resources", "admin", "resources", "@type", "filter_chains"];
+    if !envoy.iter().any(|name| root.field(name).is_some()) {
+        // As JSON it is what the filter will be given; a name that stands twice was refused when the file was read.
+        if let Err(mistakes) = load(document.to_string().as_bytes()) {
+            report.mistakes_at("", &mistakes);
+        }
+        return report;
+    }
+    let plugins = find(&root, &mut report);
+    if plugins.iter().all(|plugin| plugin.network) {
+        let cure =
+            "add envoy.filters.http.wasm with Warmpath's code before the router, or check the right file";
+        report.mistake("", format!("no HTTP filter of Warmpath is in this Envoy configuration; {cure}"));
+    }
+    let clusters = Clusters::of(&root);
+    for plugin in &plugins {
+        check_plugin(plugin, &mut report);
+        if let Some(router) = &plugin.router
+            && !plugin.network
+        {
+            routes::check(plugin, router, &clusters, &mut report);
+            clusters.check(router, &mut report);
+        }
+    }
+    check_vm_ids(&plugins, &mut report);
+    report
+}
+
+fn check_plugin(plugin: &Plugin<'_>, report: &mut Report) {
+    let config = &plugin.config;
+    let policy = config.field("failure_policy");
+    if !policy.is_some_and(|policy| policy.text() == Some("FAIL_RELOAD") || policy.number() == Some(1)) {
+        report.warn(
+            config.path_of("failure_policy"),
+            "is not FAIL_RELOAD: should the VM of a worker ever trap, that worker answers 503 until the configuration \
+             changes; set it to FAIL_RELOAD",
+        );
+    }
+    let stops = config.field("allow_on_headers_stop_iteration").and_then(|flag| flag.value.as_bool());
+    if !plugin.network && stops != Some(true) {
+        report.warn(
+            config.path_of("allow_on_headers_stop_iteration"),
+            "is not true: a request whose body must be read hangs for a second and then goes by load alone; set it to \
+             true",
+        );
+    }
+}
+
+/// All of our filters share one index only under one `vm_id`.
+fn check_vm_ids(plugins: &[Plugin<'_>], report: &mut Report) {
+    let first = plugins.first().map_or("", vm_id);
+    for plugin in plugins {
+        let path = plugin.config.path_of("vm_config.vm_id");
+        let id = vm_id(plugin);
+        if id.is_empty() {
+            report.warn(path, "is missing: filters without an own vm_id share data with strangers; set one, such as warmpath");
+        } else if id != first {
+            let problem = format!(
+                "is {id:?} here and {first:?} elsewhere: they don't share one index; give all the same"
+            );
+            report.warn(path, problem);
+        }
+    }
+}
+
+fn vm_id<'a>(plugin: &Plugin<'a>) -> &'a str {
+    plugin.config.at(&["vm_config", "vm_id"]).and_then(|id| id.text()).unwrap_or_default()
+}

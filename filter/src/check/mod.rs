@@ -1,0 +1,18 @@
+//! `warmpath check`: the filter's own validation of a configuration, for people and their CI, and a look at the Envoy
+//! configuration around it. Native only.
+//!
+//! A file is a bare plugin configuration (JSON or YAML) or an Envoy configuration (YAML or JSON). In the latter every
+//! Wasm filter that is ours is found and checked, with paths inside the file; and settings of Envoy that will hurt LLM
+//! traffic are warned of.
+
+mod cli;
+mod clusters;
+mod document;
+mod envoy;
+mod plugins;
+mod report;
+mod routes;
+
+pub use cli::run;
+pub use envoy::check;
+pub use report::Report;

@@ -1,0 +1,157 @@
+//! `warmpath check` on files that are right, wrong, or will hurt.
+
+use warmpath::check::run;
+
+/// Exit code, output and complaints of a command line.
+fn command(args: &[&str]) -> (u8, String, String) {
+    let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = run(&args, &mut out, &mut err);
+    (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+fn path(name: &str) -> String {
+    format!("{}/tests/check/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Exit code and output of a check.
+fn check(name: &str) -> (u8, String) {
+    let (code, out, _) = command(&["check", &path(name)]);
+    (code, out)
+}
+
+#[test]
+fn right_files_pass_without_a_warning() {
+    for name in ["good-plugin.json", "good-plugin.yaml", "good-envoy.yaml", "good-clusters.yaml"] {
+        assert_eq!(check(name), (0, format!("{}: right, 0 warnings\n", path(name))), "{name}");
+    }
+}
+
+#[test]
+fn a_mistake_in_a_bare_configuration_has_its_path() {
+    let (code, out) = check("bad-plugin.yaml");
+    assert_eq!(code, 1);
+    assert!(out.starts_with("error: profiles.main.scorers[1].weigth: unknown field"), "{out}");
+}
+
+#[test]
+fn a_mistake_in_an_envoy_file_has_the_path_in_the_file() {
+    let (code, out) = check("bad-envoy.yaml");
+    assert_eq!(code, 1);
+    let place = "static_resources.listeners[0].filter_chains[0].filters[0].typed_config.http_filters[0].typed_config\
+                 .config.configuration.value: pods[1].address: \"pod-2:8002\" is no address";
+    assert!(out.starts_with(&format!("error: {place}")), "{out}");
+}
+
+#[test]
+fn an_envoy_file_without_our_filter_is_wrong() {
+    let (code, out) = check("other-envoy.yaml");
+    assert_eq!((code, out.contains("no HTTP filter of Warmpath")), (1, true), "{out}");
+}
+
+#[test]
+fn everything_that_hurts_is_warned_of_with_its_path_and_cure() {
+    let (code, out) = check("bare-bones-envoy.yaml");
+    assert_eq!(code, 0, "warnings are no mistakes: {out}");
+    let manager = "static_resources.listeners[0].filter_chains[0].filters[0].typed_config";
+    let route = format!("{manager}.route_config.virtual_hosts[0].routes[0]");
+    let plugin = format!("{manager}.http_filters[0].typed_config.config");
+    let cluster = "static_resources.clusters[0]";
+    let options = "typed_extension_protocol_options.envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    let expected = [
+        (format!("{plugin}.failure_policy"), "FAIL_RELOAD"),
+        (format!("{plugin}.allow_on_headers_stop_iteration"), "set it to true"),
+        (format!("{route}.route.timeout"), "set it to 0s"),
+        (format!("{manager}.stream_idle_timeout"), "300s"),
+        (format!("{route}.route.retry_policy"), "\"connect-failure,refused-stream,reset\""),
+        (format!("{route}.request_body_buffer_limit"), "limits.max_body_bytes is 8388608"),
+        (format!("{cluster}.{options}.common_http_protocol_options.idle_timeout"), "set it to 4s"),
+        (format!("{cluster}.circuit_breakers.thresholds[0].max_requests"), "raise it"),
+        (format!("{cluster}.circuit_breakers.thresholds[0].max_pending_requests"), "raise it"),
+        (format!("{cluster}.load_assignment.endpoints"), "lacks [::1]:8002, the pod \"pod-2\""),
+        (format!("{plugin}.vm_config.vm_id"), "is missing"),
+    ];
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), expected.len() + 1, "{out}");
+    for (line, (path, words)) in lines.iter().zip(&expected) {
+        assert!(line.starts_with(&format!("warning: {path}: ")), "not at {path}: {line}");
+        assert!(line.contains(words), "nothing of {words:?}: {line}");
+    }
+    assert!(lines.last().unwrap().ends_with(&format!("right, {} warnings", expected.len())));
+}
+
+/// Warnings about the good file with one piece of text replaced.
+fn warnings_with(from: &str, to: &str) -> Vec<String> {
+    let good = std::fs::read_to_string(path("good-envoy.yaml")).unwrap();
+    assert!(good.contains(from), "{from}");
+    let value: serde_json::Value = serde_saphyr::from_str(&good.replace(from, to)).unwrap();
+    let report = warmpath::check::check(&value);
+    assert!(report.mistakes.is_empty(), "{report}");
+    report.warnings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn values_at_the_edge() {
+    for (from, to, expected) in [
+        ("timeout: 0s\n", "timeout: 15s\n", Some("route.timeout: is not 0s")),
+        ("idle_timeout: 4s", "idle_timeout: 5s", Some("idle_timeout: is not below 5s")),
+        ("idle_timeout: 4s", "idle_timeout: 4.999s", None),
+        ("idle_timeout: 4s", "idle_timeout: 0s", Some("idle_timeout: is not below 5s")),
+        ("buffer_limit: 8388608", "buffer_limit: 8388607", Some("request_body_buffer_limit: is 8388607")),
+        ("max_requests: 65536", "max_requests: 1024", Some("thresholds[0].max_requests: is not above 1024")),
+        ("refused-stream,reset", "refused-stream", Some("retry_policy.retry_on: doesn't retry on reset")),
+        ("stream_idle_timeout: 300s", "stream_idle_timeout: 0s", Some("stream_idle_timeout: is not set")),
+        ("FAIL_RELOAD", "FAIL_OPEN", Some("failure_policy: is not FAIL_RELOAD")),
+        ("cluster: pods\n", "cluster: other\n", None),
+        (
+            "override_host_sources: [{header: x-gateway-destination-endpoint}]",
+            "override_host_sources: [{header: x-other}]",
+            Some("no route by which a chosen pod is reached"),
+        ),
+        ("port_value: 8001", "port_value: 9001", Some("lacks 127.0.0.1:8001")),
+    ] {
+        let warnings = warnings_with(from, to);
+        match expected {
+            None => assert!(warnings.is_empty(), "{to}: {warnings:?}"),
+            Some(expected) => {
+                assert_eq!(warnings.len(), 1, "{to}: {warnings:?}");
+                assert!(warnings[0].contains(expected), "{to}: {warnings:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn filters_under_different_vm_ids_are_warned_of() {
+    let text = std::fs::read_to_string(path("good-clusters.yaml")).unwrap();
+    let value: serde_json::Value =
+        serde_saphyr::from_str(&text.replacen("vmId: warmpath", "vmId: other", 1)).unwrap();
+    let report = warmpath::check::check(&value).to_string();
+    assert!(report.contains("vm_id: is \"warmpath\" here and \"other\" elsewhere"), "{report}");
+    let value: serde_json::Value =
+        serde_saphyr::from_str(&text.replace("name: green\n", "name: grey\n")).unwrap();
+    let report = warmpath::check::check(&value).to_string();
+    assert!(report.contains("has no cluster \"green\""), "{report}");
+}
+
+#[test]
+fn what_cannot_be_read_has_a_code_of_its_own() {
+    let (code, _, err) = command(&["check", &path("broken.yaml")]);
+    assert!(code == 2 && err.contains("broken.yaml"), "{err}");
+    let (code, _, err) = command(&["check", &path("doubled.yaml")]);
+    assert!(code == 2 && err.contains("pods"), "{err}");
+    let (code, _, err) = command(&["check", &path("nowhere.yaml")]);
+    assert!(code == 2 && err.contains("nowhere.yaml"), "{err}");
+    for args in [&[][..], &["check"], &["chek", "x"], &["check", "a", "b"]] {
+        let (code, out, err) = command(args);
+        assert_eq!((code, out.is_empty(), err.starts_with("usage: warmpath check FILE")), (2, true, true));
+    }
+}
+
+#[test]
+fn parts_prints_the_reference() {
+    let (code, out, _) = command(&["parts"]);
+    assert_eq!(code, 0);
+    assert_eq!(out, warmpath::pipeline::reference());
+    assert!(out.contains("### Filters (`filters`)") && out.contains("**`prefix-aware`**"));
+}

@@ -1,0 +1,267 @@
+//! Single decisions: filters, fallbacks, refusals, and which profile decides.
+
+mod sim;
+
+use sim::{Ask, Desk, router, router_of};
+use warmpath::pipeline::{Input, Refused, Slots};
+
+/// A profile `m` that decides.
+fn profile(json: &str) -> String {
+    format!(r#""profile": "m", "profiles": {{"m": {json}}}"#)
+}
+
+#[test]
+fn fallbacks_follow_in_order_without_the_chosen_and_within_their_bound() {
+    for built_in in warmpath::pipeline::BUILT_IN {
+        for (fallbacks, expected) in [(0, 0), (3, 3), (8, 5)] {
+            let rest = format!(r#""profile": "{}", "routing": {{"fallbacks": {fallbacks}}}"#, built_in.name);
+            let mut desk = Desk::new(router(6, &rest), 1);
+            let decision = desk.decide(&Ask::prompt(&[1, 2])).unwrap();
+            let mut all = decision.fallbacks().to_vec();
+            assert_eq!(all.len(), expected, "{}", built_in.name);
+            all.push(decision.pod as u16);
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), expected + 1, "{}: a pod twice", built_in.name);
+        }
+    }
+}
+
+#[test]
+fn the_destination_names_targets_in_order() {
+    let mut desk = Desk::new(router(3, r#""profile": "least-requests""#), 1);
+    for (pod, in_flight) in [(0, 2), (1, 0), (2, 1)] {
+        desk.states[pod].in_flight = in_flight;
+    }
+    let decision = desk.decide(&Ask::default()).unwrap();
+    let mut out = "old".to_owned();
+    desk.router.destination(&decision, &mut out);
+    assert_eq!(out, "10.0.0.1:1001,10.0.0.1:1002,10.0.0.1:1000");
+
+    let pods = r#"{"cluster": "blue"}, {"cluster": "green"}"#;
+    let mut desk =
+        Desk::new(router_of(pods, r#""routing": {"by": "cluster"}, "profile": "least-requests""#), 1);
+    desk.states[0].in_flight = 1;
+    let decision = desk.decide(&Ask::default()).unwrap();
+    desk.router.destination(&decision, &mut out);
+    assert_eq!(out, "green");
+    assert!(decision.fallbacks().is_empty());
+}
+
+#[test]
+fn an_unhealthy_pod_is_out_until_nobody_is_left() {
+    let filters = r#"{"filters": [{"type": "health"}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router(2, &profile(filters)), 1);
+    desk.states[0].healthy = false;
+    desk.states[1].in_flight = 9;
+    let decision = desk.decide(&Ask::default()).unwrap();
+    assert_eq!((decision.pod, decision.relaxed), (1, 0));
+    assert!(decision.fallbacks().is_empty(), "an unhealthy pod is no fallback");
+    desk.states[1].healthy = false;
+    let decision = desk.decide(&Ask::default()).unwrap();
+    assert_eq!(decision.pod, 0, "rather a pod that doesn't answer than none");
+    let names: Vec<_> = desk.router.profiles()[0].relaxed(&decision).collect();
+    assert_eq!(names, ["health"]);
+}
+
+#[test]
+fn a_strict_filter_that_leaves_nobody_refuses() {
+    let filters = r#"{"filters": [{"type": "concurrency-cap", "max_in_flight": 2, "strict": true}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router(2, &profile(filters)), 1);
+    let served: Vec<_> = (0..4).map(|_| desk.send(&Ask::default())).collect();
+    assert_eq!(served.iter().filter(|pod| **pod == 0).count(), 2);
+    assert_eq!(desk.decide(&Ask::default()), Err(Refused { filter: "concurrency-cap" }));
+    desk.done(1);
+    assert_eq!(desk.decide(&Ask::default()).unwrap().pod, 1);
+}
+
+#[test]
+fn a_pods_own_maximum_holds() {
+    let pods = r#"{"address": "10.0.0.1:1", "max_in_flight": 1}, {"address": "10.0.0.1:2"}"#;
+    let filters = r#"{"filters": [{"type": "concurrency-cap", "slack": 100}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router_of(pods, &profile(filters)), 1);
+    desk.states[0].in_flight = 1;
+    desk.states[1].in_flight = 50;
+    assert_eq!(desk.decide(&Ask::default()).unwrap().pod, 1);
+}
+
+#[test]
+fn the_relative_cap_always_leaves_the_least_loaded() {
+    let filters = r#"{"filters": [{"type": "concurrency-cap", "factor": 1, "slack": 0, "strict": true}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router(7, &profile(filters)), 1);
+    let mut rng = warmpath::pipeline::Rng::new(4);
+    for _ in 0..1000 {
+        for state in &mut desk.states {
+            state.in_flight = rng.below(30) as u32;
+        }
+        let least = desk.states.iter().map(|state| state.in_flight).min().unwrap();
+        let decision = desk.decide(&Ask::default()).unwrap();
+        assert_eq!(desk.states[decision.pod].in_flight, least);
+    }
+}
+
+#[test]
+fn the_floor_fills_whoever_is_nearly_idle() {
+    let filters = r#"{"prepare": [{"type": "prefix"}], "filters": [{"type": "concurrency-floor", "share": 0.25}],
+        "scorers": [{"type": "prefix"}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router(4, &profile(filters)), 1);
+    desk.index.store(0, &[1, 2, 3]);
+    for (loads, expected) in
+        [([3, 3, 3, 0], 0), ([5, 5, 5, 0], 3), ([20, 20, 20, 2], 3), ([20, 20, 20, 4], 0)]
+    {
+        for (state, in_flight) in desk.states.iter_mut().zip(loads) {
+            state.in_flight = in_flight;
+        }
+        assert_eq!(desk.decide(&Ask::prompt(&[1, 2, 3])).unwrap().pod, expected, "{loads:?}");
+    }
+}
+
+#[test]
+fn models_choose_among_pods_and_an_undeclared_one_goes_by_load() {
+    let pods = r#"{"address": "10.0.0.1:1", "models": ["llama"]}, {"address": "10.0.0.1:2", "models": ["qwen", "llama"]},
+        {"address": "10.0.0.1:3", "models": ["qwen"]}"#;
+    let mut desk = Desk::new(router_of(pods, r#""profile": "least-requests""#), 1);
+    desk.states[1].in_flight = 5;
+    let mut pod = |model: &str| {
+        desk.decide(&Ask { model: Some(model.into()), ..Ask::default() })
+            .map(|decision| (decision.pod, decision.relaxed))
+    };
+    for _ in 0..10 {
+        assert_eq!(pod("llama"), Ok((0, 0)));
+        assert_eq!(pod("qwen"), Ok((2, 0)));
+        assert!(matches!(pod("my-lora"), Ok((0 | 2, 0))));
+    }
+    desk.states[0].healthy = false;
+    desk.states[2].healthy = false;
+    assert_eq!(desk.decide(&Ask { model: Some("llama".into()), ..Ask::default() }).unwrap().pod, 1);
+}
+
+#[test]
+fn a_pod_without_a_list_of_models_may_serve_any() {
+    let pods = r#"{"address": "10.0.0.1:1", "models": ["llama"]}, {"address": "10.0.0.1:2"}"#;
+    let mut desk = Desk::new(router_of(pods, r#""profile": "least-requests""#), 1);
+    desk.states[0].in_flight = 5;
+    assert_eq!(desk.decide(&Ask { model: Some("llama".into()), ..Ask::default() }).unwrap().pod, 1);
+    assert_eq!(desk.decide(&Ask { model: Some("qwen".into()), ..Ask::default() }).unwrap().pod, 1);
+}
+
+#[test]
+fn labels_choose_among_pods() {
+    let pods = r#"{"address": "10.0.0.1:1", "labels": {"role": "prefill"}}, {"address": "10.0.0.1:2", "labels": {"role": "decode"}},
+        {"address": "10.0.0.1:3"}"#;
+    let filters = r#"{"filters": [{"type": "label", "label": "role", "any_of": ["decode", "both"]}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router_of(pods, &profile(filters)), 1);
+    desk.states[1].in_flight = 50;
+    let decision = desk.decide(&Ask::default()).unwrap();
+    assert_eq!(decision.pod, 1);
+    assert!(decision.fallbacks().is_empty());
+}
+
+#[test]
+fn a_threshold_keeps_only_warm_pods() {
+    let filters = r#"{"prepare": [{"type": "prefix"}], "filters": [{"type": "prefix-threshold", "min_share": 0.5}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router(3, &profile(filters)), 1);
+    desk.index.store(0, &[1, 2]);
+    desk.index.store(1, &[1]);
+    desk.states[0].in_flight = 9;
+    assert_eq!(desk.decide(&Ask::prompt(&[1, 2, 3, 4])).unwrap().pod, 0, "half of it is enough");
+    desk.states[1].in_flight = 1;
+    let cold = desk.decide(&Ask::prompt(&[1, 2, 3, 4, 5])).unwrap();
+    assert_eq!((cold.pod, cold.relaxed), (2, 1), "nobody holds half of it");
+    assert_eq!(desk.decide(&Ask::default()).unwrap().relaxed, 0, "without a prompt there is nothing to hold");
+}
+
+#[test]
+fn a_shared_prefix_binds_less_than_one_that_a_single_pod_holds() {
+    let scorers = r#"{"prepare": [{"type": "prefix"}], "scorers": [{"type": "prefix", "sharing": 1}], "picker": {"type": "best"}}"#;
+    let mut desk = Desk::new(router(3, &profile(scorers)), 1);
+    desk.index.store(0, &[1, 2, 3, 4]);
+    desk.index.store(1, &[1, 2]);
+    desk.decide(&Ask::prompt(&[1, 2, 3, 4, 5, 6, 7, 8])).unwrap();
+    let score = |pod| desk.router.profiles()[0].scores(&desk.scratch, pod).next().unwrap().2;
+    // Pod 0 alone holds two of eight blocks; pods 0 and 1 share two, which count half each.
+    assert_eq!((score(0), score(1), score(2)), (3.0 / 8.0, 1.0 / 8.0, 0.0));
+}
+
+#[test]
+fn the_first_rule_that_matches_chooses_the_profile() {
+    let rest = r#""profile": "round-robin", "select": [
+        {"path": "/v1/embeddings", "profile": "least-requests"},
+        {"model": "big", "header": {"name": "X-Tier", "value": "gold"}, "profile": "prefix-aware"},
+        {"header": {"name": "x-session-id"}, "profile": "sticky-session"},
+        {"path": "/v1/*", "model": "small", "profile": "random"}]"#;
+    let router = router(2, rest);
+    let name = |path: &str, headers: &[(&str, &str)], model: Option<&str>| {
+        let header = |name: &str| {
+            headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_bytes().to_vec())
+        };
+        let needs = router.needs_body(path, &header);
+        (router.select(path, &header, model).unwrap().name().to_owned(), needs)
+    };
+    let chosen = |profile: &str, needs| (profile.to_owned(), needs);
+    assert_eq!(name("/v1/embeddings?x=/v1/y", &[], Some("small")), chosen("least-requests", false));
+    assert_eq!(name("/v1/chat", &[("x-tier", "gold")], Some("big")), chosen("prefix-aware", true));
+    assert_eq!(name("/v1/chat", &[("x-tier", "gold")], None), chosen("round-robin", true));
+    // Sessions may stand in the body's user.
+    assert_eq!(name("/v1/chat", &[("x-session-id", "1")], None), chosen("sticky-session", true));
+    assert_eq!(name("/v1/chat", &[("x-tier", "tin")], Some("small")), chosen("random", true));
+    assert_eq!(name("/v1/chat", &[], Some("large")), chosen("round-robin", true));
+    assert_eq!(name("/v2/chat", &[], Some("small")), chosen("round-robin", false));
+}
+
+#[test]
+fn a_profile_waits_for_the_body_only_if_a_part_reads_it() {
+    let needs = |rest: &str| router(2, rest).needs_body("/v1/chat/completions", &|_| None);
+    for (name, expected) in [
+        ("prefix-aware", true),
+        ("sticky-session", true),
+        ("consistent-hash", true),
+        ("least-requests", false),
+        ("round-robin", false),
+        ("random", false),
+    ] {
+        assert_eq!(needs(&format!(r#""profile": "{name}""#)), expected, "{name}");
+    }
+    let by_header = r#"{"prepare": [{"type": "session", "from": [{"header": "x"}]}], "scorers": [{"type": "session"}], "picker": {"type": "best"}}"#;
+    assert!(!needs(&profile(by_header)));
+    let with_models = r#"{"address": "10.0.0.1:1", "models": ["a"]}"#;
+    let router = router_of(with_models, r#""profile": "round-robin""#);
+    assert!(router.needs_body("/", &|_| None), "the model can only be read in the body");
+}
+
+#[test]
+fn without_a_body_every_profile_still_decides() {
+    for built_in in warmpath::pipeline::BUILT_IN {
+        let mut desk = Desk::new(router(3, &format!(r#""profile": "{}""#, built_in.name)), 1);
+        desk.states[0].in_flight = 50;
+        desk.states[1].in_flight = 50;
+        let mut slots = Slots::default();
+        let profile = &desk.router.profiles()[0];
+        profile.prepare(&Input { header: &|_| None, body: None }, 1, &mut slots);
+        let decision =
+            desk.router.decide(profile, &desk.states, &desk.index, &mut slots, &mut desk.scratch).unwrap();
+        let by_load = !matches!(built_in.name, "round-robin" | "random");
+        assert!(decision.pod == 2 || !by_load, "{}: not by load", built_in.name);
+    }
+}
+
+#[test]
+fn the_reference_names_every_field_that_the_code_reads() {
+    // A field that doesn't exist makes serde list those that do.
+    for entry in warmpath::pipeline::registry::REGISTRY {
+        let part = format!(r#"{{"type": "{}", "no such field": 0}}"#, entry.name);
+        let list = if entry.stage.field() == "picker" { part } else { format!("[{part}]") };
+        let field = entry.stage.field();
+        let config = format!(
+            r#"{{"pods": [{{"address": "10.0.0.1:1"}}], "profiles": {{"m": {{"{field}": {list}}}}}}}"#
+        );
+        let report = warmpath::config::load(config.as_bytes()).err().unwrap().to_string();
+        let line =
+            report.lines().find(|line| line.contains("no such field")).unwrap_or_else(|| panic!("{report}"));
+        let known: Vec<_> = line.split('`').skip(3).step_by(2).collect();
+        let documented: Vec<_> = entry.fields.iter().map(|field| field.name).collect();
+        assert_eq!(known, documented, "{} of {field}", entry.name);
+        let reference = warmpath::pipeline::reference();
+        assert!(reference.contains(&format!("| `{}` | {}", entry.name, entry.doc)));
+    }
+}
