@@ -27,6 +27,8 @@ mod replica;
 mod roster;
 mod settings;
 mod shard;
+#[cfg(test)]
+mod simulation;
 mod table;
 pub(crate) mod wire;
 
