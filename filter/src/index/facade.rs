@@ -9,6 +9,7 @@ use super::checkpoint::Checkpointer;
 use super::follower::{Appended, Follower, OnUnseen, Standing};
 use super::housekeeping::Housekeeping;
 use super::lease::Lease;
+use super::log::Priority;
 use super::{
     BlockHash, Delta, Depths, IndexCounts, IndexSettings, MAX_POD_ID, MAX_SLOTS, PodRef, PodSet, Replica,
     Slot,
@@ -150,9 +151,17 @@ impl Index {
     /// 8 KiB. With [`OnUnseen::Return`] nothing is appended if others were first: decide once more, then call it with
     /// [`OnUnseen::Go`].
     pub fn append(&mut self, host: &impl Host, deltas: &[Delta], on_unseen: OnUnseen) -> Appended {
-        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen);
+        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen, Priority::Request);
         self.recount();
         appended
+    }
+
+    /// Appends what keeps the index going. Says whether it is in the log.
+    fn decree(&mut self, host: &impl Host, deltas: &[Delta]) -> bool {
+        let (load, go) = (&mut self.load, OnUnseen::Go);
+        let appended = self.follower.append(host, load, deltas, go, Priority::Housekeeping);
+        self.recount();
+        appended == Appended::Done
     }
 
     /// A request was sent to the pod. Others learn of it by a [`Delta::Routed`], and by the ledger.
@@ -193,7 +202,7 @@ impl Index {
         let new = self.pods.iter().filter(|id| roster.find(id).is_none());
         let deltas: Vec<_> =
             new.take(roster.free_slots()).map(|id| Delta::Joined { id: id.clone() }).collect();
-        self.joined = deltas.is_empty() || self.append(host, &deltas, OnUnseen::Go) == Appended::Done;
+        self.joined = deltas.is_empty() || self.decree(host, &deltas);
     }
 
     /// Reads the ledgers of all VMs. Says whether all could be read.
@@ -234,7 +243,7 @@ impl Index {
         let lost = self.replica().missing().iter().filter_map(|shard| u8::try_from(*shard).ok());
         let deltas: Vec<_> = lost.map(|shard| Delta::Lost { shard }).collect();
         if !deltas.is_empty() && self.follower.is_caught_up() {
-            let _ = self.append(host, &deltas, OnUnseen::Go);
+            self.decree(host, &deltas);
         }
     }
 
@@ -270,7 +279,7 @@ impl Index {
             deltas.extend(housekeeping.pods(&self.follower.replica, &in_use));
         }
         if (!deltas.is_empty() || Housekeeping::clock_is_due(self.replica(), wall))
-            && self.append(host, &deltas, OnUnseen::Go) == Appended::Done
+            && self.decree(host, &deltas)
         {
             self.follower.counts.aged += aged as u64;
         }

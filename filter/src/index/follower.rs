@@ -7,7 +7,7 @@ use super::entry::{self, Draft, Entry};
 use super::keys::Keys;
 use super::life;
 use super::loader::Loader;
-use super::log::{Found, Log};
+use super::log::{Found, Log, Priority};
 use super::{Delta, IndexCounts, IndexSettings, Replica};
 
 /// Most places that one append looks at before it gives up.
@@ -269,11 +269,11 @@ impl Follower {
         load: &mut Load,
         deltas: &[Delta],
         mut on_unseen: OnUnseen,
+        priority: Priority,
     ) -> Appended {
         self.begin(host);
-        let mut attempts = ATTEMPTS;
         for mut draft in entry::drafts(deltas) {
-            let outcome = self.append_one(host, load, &mut draft, on_unseen, &mut attempts);
+            let outcome = self.append_one(host, load, &mut draft, on_unseen, priority);
             match outcome {
                 Appended::Done => {}
                 Appended::Unseen => return outcome,
@@ -288,7 +288,6 @@ impl Follower {
             }
             // What follows the first belongs to it.
             on_unseen = OnUnseen::Go;
-            attempts = ATTEMPTS;
         }
         Appended::Done
     }
@@ -299,13 +298,12 @@ impl Follower {
         load: &mut Load,
         draft: &mut Draft,
         on_unseen: OnUnseen,
-        attempts: &mut usize,
+        priority: Priority,
     ) -> Appended {
         let (Some(life), Phase::Following) = (self.life, &self.phase) else { return Appended::Failed };
         let time = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
         let mut unseen = false;
-        while *attempts > 0 {
-            *attempts -= 1;
+        for _ in 0..ATTEMPTS {
             let position = self.replica.position();
             let expect = match self.end {
                 Some((end, expect)) if end == position => expect,
@@ -322,7 +320,7 @@ impl Follower {
             if unseen && on_unseen == OnUnseen::Return {
                 return Appended::Unseen;
             }
-            let room = self.log.has_room(host, &self.keys, position);
+            let room = self.log.has_room(host, &self.keys, position, priority);
             match self.counted(room) {
                 Some(true) => {}
                 Some(false) => return Appended::Full,

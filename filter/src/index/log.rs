@@ -27,6 +27,15 @@ pub(crate) enum Found {
     Gone,
 }
 
+/// Whether an entry may use the last places of a ring that is nearly full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// What a request says: can be left out.
+    Request,
+    /// What keeps the index going.
+    Housekeeping,
+}
+
 /// The log, as one VM sees it.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -89,8 +98,20 @@ impl Log {
 
     /// Whether the entry that would be overwritten at this position is in every shard of the checkpoint. A hostcall
     /// only where the floor that is known says no.
-    pub(crate) fn has_room(&mut self, host: &impl SharedData, keys: &Keys, seq: u64) -> HostResult<bool> {
-        let free = |floor: u64| seq < floor.saturating_add(self.ring);
+    ///
+    /// The last eighth of the ring is kept for entries without which no room would ever be made again.
+    pub(crate) fn has_room(
+        &mut self,
+        host: &impl SharedData,
+        keys: &Keys,
+        seq: u64,
+        priority: Priority,
+    ) -> HostResult<bool> {
+        let usable = match priority {
+            Priority::Housekeeping => self.ring,
+            Priority::Request => self.ring - self.ring / 8,
+        };
+        let free = |floor: u64| seq < floor.saturating_add(usable);
         if !free(self.floor) {
             self.floor = self.floor.max(read_floor(host, keys)?.unwrap_or(0));
         }

@@ -45,6 +45,7 @@ struct Turns {
     running: usize,
     alive: BTreeSet<usize>,
     doomed: BTreeSet<usize>,
+    asleep: BTreeSet<usize>,
     wake: BTreeMap<usize, Arc<Condvar>>,
     stopping: bool,
 }
@@ -65,6 +66,7 @@ impl Baton {
             running: DIRECTOR,
             alive: BTreeSet::new(),
             doomed: BTreeSet::new(),
+            asleep: BTreeSet::new(),
             wake: BTreeMap::from([(DIRECTOR, Arc::default())]),
             stopping: false,
         };
@@ -145,6 +147,14 @@ impl Baton {
         self.lock().doomed.insert(vm);
     }
 
+    /// Stalls a VM in the middle of whatever it is doing, or lets it go on.
+    pub fn stall(&self, vm: usize) {
+        let mut turns = self.lock();
+        if !turns.asleep.remove(&vm) {
+            turns.asleep.insert(vm);
+        }
+    }
+
     /// The director lets the VMs go on until it is its turn again.
     pub fn run(&self) {
         let mut turns = self.lock();
@@ -157,14 +167,19 @@ impl Baton {
 
     /// The director lets every VM finish what it is doing.
     pub fn stop(&self) {
-        self.lock().stopping = true;
+        let mut turns = self.lock();
+        turns.stopping = true;
+        turns.asleep.clear();
+        drop(turns);
         self.run();
     }
 }
 
 impl Turns {
     fn any_alive(&mut self) -> usize {
-        let nth = self.rng.below(self.alive.len() as u64) as usize;
-        self.alive.iter().nth(nth).copied().expect("somebody is alive")
+        let awake: Vec<_> = self.alive.difference(&self.asleep).copied().collect();
+        let all: Vec<_> = self.alive.iter().copied().collect();
+        let among = if awake.is_empty() { &all } else { &awake };
+        self.rng.pick(among).copied().expect("somebody is alive")
     }
 }

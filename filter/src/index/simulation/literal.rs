@@ -99,8 +99,7 @@ impl Literal {
             }
             Delta::Cleared { pod } if self.active(pod) => self.drop_where(pod.slot.number(), |_| true),
             Delta::Joined { id } => {
-                let has =
-                    |seat: &LiteralSeat| seat.state == SlotState::Active && seat.id.as_str() == &**id;
+                let has = |seat: &LiteralSeat| seat.state == SlotState::Active && seat.id.as_str() == &**id;
                 if !self.seats.values().any(has) {
                     let free = (0..512).find(|slot| self.seat(*slot).state == SlotState::Free);
                     let slot = free.expect("simulations have few pods");
@@ -122,7 +121,8 @@ impl Literal {
                 }
             }
             Delta::Lost { shard } => {
-                let of: Vec<_> = self.blocks.keys().copied().filter(|h| self.shard_of(*h) == *shard as usize).collect();
+                let of: Vec<_> =
+                    self.blocks.keys().copied().filter(|h| self.shard_of(*h) == *shard as usize).collect();
                 of.iter().for_each(|hash| {
                     self.blocks.remove(hash);
                 });
@@ -154,6 +154,15 @@ impl Literal {
     pub fn depth(&self, chain: &[BlockHash], slot: u16) -> u32 {
         let holds = |hash: &&BlockHash| self.blocks.get(hash).is_some_and(|b| b.pods.contains(&slot));
         chain.iter().take_while(holds).count() as u32
+    }
+
+    /// Whether the chain is a path: a hash names all that is before it, but hostile entries can say otherwise.
+    pub fn is_path(&self, chain: &[BlockHash]) -> bool {
+        let parents = std::iter::once(None).chain(chain.iter().copied().map(Some));
+        let mut links = chain.iter().zip(parents).zip(0..);
+        links.all(|((hash, parent), depth)| {
+            self.blocks.get(hash).is_none_or(|block| block.parent == parent && block.depth == depth)
+        })
     }
 
     /// Fails where a replica is not equal.

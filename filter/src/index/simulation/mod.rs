@@ -45,7 +45,7 @@ impl Simulation {
             max_blocks: [100, 600, 100_000][rng.below(3) as usize],
             pod_blocks: [6, 20, 1000][rng.below(3) as usize],
             ttl_seconds: [20, 3600][rng.below(2) as usize],
-            ring: [8, 16, 33, 64][rng.below(4) as usize],
+            ring: [8, 11, 16, 40][rng.below(4) as usize],
             shards: [1, 4, 8, 8][rng.below(4) as usize],
             ledgers: 5 + rng.below(4) as usize,
         };
@@ -114,15 +114,17 @@ impl Simulation {
     fn live(&self, rng: &mut Rng) -> Vec<Vm> {
         thread::scope(|scope| {
             let mut vms = Vec::new();
-            for turn in 0..10 + rng.below(60) {
+            for turn in 0..10 + rng.below(120) {
                 let alive = self.baton.alive();
                 let chance = if alive.is_empty() || turn < 2 { 100 } else { 15 };
                 if alive.len() < 5 && rng.percent(chance) {
                     vms.push(self.spawn(scope, vms.len() + 1, rng.next()));
-                } else if rng.percent(12)
-                    && let Some(vm) = rng.pick(&alive)
-                {
-                    self.baton.kill(*vm);
+                } else if let Some(vm) = rng.pick(&alive) {
+                    match rng.below(20) {
+                        0 | 1 => self.baton.kill(*vm),
+                        2..6 => self.baton.stall(*vm),
+                        _ => {}
+                    }
                 }
                 match rng.below(40) {
                     0 => _ = self.clock.fetch_add(100_000_000, Ordering::Relaxed),
@@ -162,10 +164,13 @@ impl Simulation {
 
     /// Takes the next position of the log, with what no VM can read.
     fn spoil_log(&self, rng: &mut Rng, garbage: &[u8]) {
+        let floor = super::log::read_floor(&self.shared, &self.keys).unwrap().unwrap_or(0);
         let next = {
             let committed = self.committed.lock().unwrap();
             let lowest = self.reading.lock().unwrap().values().copied().min().unwrap_or(0);
-            if committed.dead.len() * 4 > self.settings.ring as usize || !committed.nobody_needs_next_place(lowest) {
+            if committed.dead.len() * 4 > self.settings.ring as usize
+                || !committed.nobody_needs_next_place(lowest.min(floor))
+            {
                 return;
             }
             committed.next()
@@ -221,6 +226,10 @@ impl Simulation {
             assert_eq!(replica.digest(), digest, "{whose}");
             for _ in 0..20 {
                 let chain = chain(rng);
+                if !literal.is_path(&chain) {
+                    assert!(self.hostile);
+                    continue;
+                }
                 let mut depths = Depths::default();
                 vm.index.depths(&chain, &mut depths);
                 for slot in Slot::all().take(8) {
@@ -272,23 +281,25 @@ fn survivors_equal_a_literal_replay_and_the_ledgers_add_up() {
     let total = Mutex::new((IndexCounts::default(), 0));
     thread::scope(|scope| {
         for _ in 0..2 {
-            thread::Builder::new().spawn_scoped(scope, || {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        break;
+            thread::Builder::new()
+                .spawn_scoped(scope, || {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= seeds {
+                            break;
+                        }
+                        let (counts, entries) = catch_unwind(|| simulate(seed)).unwrap_or_else(|why| {
+                            eprintln!("WARMPATH_SEED={seed} fails");
+                            resume_unwind(why)
+                        });
+                        let mut total = total.lock().unwrap();
+                        total.1 += entries;
+                        for one in counts {
+                            add(&mut total.0, &one);
+                        }
                     }
-                    let (counts, entries) = catch_unwind(|| simulate(seed)).unwrap_or_else(|why| {
-                        eprintln!("WARMPATH_SEED={seed} fails");
-                        resume_unwind(why)
-                    });
-                    let mut total = total.lock().unwrap();
-                    total.1 += entries;
-                    for one in counts {
-                        add(&mut total.0, &one);
-                    }
-                }
-            }).unwrap();
+                })
+                .unwrap();
         }
     });
     let (counts, entries) = total.into_inner().unwrap();

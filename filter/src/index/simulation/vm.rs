@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use super::baton::Rng;
 use crate::host::fake::FakeHost;
-use crate::index::{
-    Appended, BlockHash, Delta, Depths, Index, OnUnseen, PodRef, Slot, SlotState, Standing,
-};
+use crate::index::{Appended, BlockHash, Delta, Depths, Index, OnUnseen, PodRef, Slot, SlotState, Standing};
 
 pub const PODS: [&str; 6] = ["pod-a", "pod-b", "pod-c", "pod-d", "pod-e", "pod-f"];
 
@@ -77,7 +75,11 @@ impl Vm {
         let mut on_unseen = OnUnseen::Return;
         loop {
             self.index.depths(&chain, &mut depths);
-            assert!(standing != Standing::Loading || depths.steps.is_empty() || self.index.standing() != Standing::Loading);
+            assert!(
+                standing != Standing::Loading
+                    || depths.steps.is_empty()
+                    || self.index.standing() != Standing::Loading
+            );
             let warm = depths.steps.first().and_then(|(depth, pods)| Some((pods.iter().next()?, *depth)));
             let any = PODS.get(self.rng.below(6) as usize).and_then(|id| self.index.find(id));
             let (pod, depth) = match warm.filter(|_| self.rng.below(3) > 0) {
@@ -120,7 +122,9 @@ impl Vm {
         let hashes = chain(&mut self.rng);
         let is_leaving = matches!(self.index.replica().roster().state(slot), SlotState::Leaving { .. });
         let delta = match self.rng.below(if self.hostile { 12 } else { 9 }) {
-            0..3 => Delta::Removed { pod, hashes: hashes.into_iter().skip(self.rng.below(4) as usize).collect() },
+            0..3 => {
+                Delta::Removed { pod, hashes: hashes.into_iter().skip(self.rng.below(4) as usize).collect() }
+            }
             3 => Delta::Cleared { pod },
             4 => Delta::Left { pod },
             5 | 6 if is_leaving => Delta::Freed { pod },
