@@ -151,17 +151,19 @@ impl Index {
     /// 8 KiB. With [`OnUnseen::Return`] nothing is appended if others were first: decide once more, then call it with
     /// [`OnUnseen::Go`].
     pub fn append(&mut self, host: &impl Host, deltas: &[Delta], on_unseen: OnUnseen) -> Appended {
-        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen, Priority::Request);
-        self.recount();
-        appended
+        self.append_with(host, deltas, on_unseen, Priority::Ordinary)
     }
 
-    /// Appends what keeps the index going. Says whether it is in the log.
-    fn decree(&mut self, host: &impl Host, deltas: &[Delta]) -> bool {
-        let (load, go) = (&mut self.load, OnUnseen::Go);
-        let appended = self.follower.append(host, load, deltas, go, Priority::Housekeeping);
+    fn append_with(
+        &mut self,
+        host: &impl Host,
+        deltas: &[Delta],
+        on_unseen: OnUnseen,
+        priority: Priority,
+    ) -> Appended {
+        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen, priority);
         self.recount();
-        appended == Appended::Done
+        appended
     }
 
     /// A request was sent to the pod. Others learn of it by a [`Delta::Routed`], and by the ledger.
@@ -202,7 +204,7 @@ impl Index {
         let new = self.pods.iter().filter(|id| roster.find(id).is_none());
         let deltas: Vec<_> =
             new.take(roster.free_slots()).map(|id| Delta::Joined { id: id.clone() }).collect();
-        self.joined = deltas.is_empty() || self.decree(host, &deltas);
+        self.joined = deltas.is_empty() || self.append(host, &deltas, OnUnseen::Go) == Appended::Done;
     }
 
     /// Reads the ledgers of all VMs. Says whether all could be read.
@@ -243,7 +245,7 @@ impl Index {
         let lost = self.replica().missing().iter().filter_map(|shard| u8::try_from(*shard).ok());
         let deltas: Vec<_> = lost.map(|shard| Delta::Lost { shard }).collect();
         if !deltas.is_empty() && self.follower.is_caught_up() {
-            self.decree(host, &deltas);
+            let _ = self.append_with(host, &deltas, OnUnseen::Go, Priority::Mending);
         }
     }
 
@@ -279,7 +281,7 @@ impl Index {
             deltas.extend(housekeeping.pods(&self.follower.replica, &in_use));
         }
         if (!deltas.is_empty() || Housekeeping::clock_is_due(self.replica(), wall))
-            && self.decree(host, &deltas)
+            && self.append(host, &deltas, OnUnseen::Go) == Appended::Done
         {
             self.follower.counts.aged += aged as u64;
         }

@@ -30,10 +30,10 @@ pub(crate) enum Found {
 /// Whether an entry may use the last places of a ring that is nearly full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// What a request says: can be left out.
-    Request,
-    /// What keeps the index going.
-    Housekeeping,
+    /// Waits, or is left out, until the checkpoint got on.
+    Ordinary,
+    /// Without it no VM may ever be able to write a checkpoint again.
+    Mending,
 }
 
 /// The log, as one VM sees it.
@@ -99,7 +99,7 @@ impl Log {
     /// Whether the entry that would be overwritten at this position is in every shard of the checkpoint. A hostcall
     /// only where the floor that is known says no.
     ///
-    /// The last eighth of the ring is kept for entries without which no room would ever be made again.
+    /// The last eighth of the ring is kept for entries without which no room might ever be made again.
     pub(crate) fn has_room(
         &mut self,
         host: &impl SharedData,
@@ -108,8 +108,8 @@ impl Log {
         priority: Priority,
     ) -> HostResult<bool> {
         let usable = match priority {
-            Priority::Housekeeping => self.ring,
-            Priority::Request => self.ring - self.ring / 8,
+            Priority::Mending => self.ring,
+            Priority::Ordinary => self.ring.saturating_sub((self.ring / 8).max(4)),
         };
         let free = |floor: u64| seq < floor.saturating_add(usable);
         if !free(self.floor) {

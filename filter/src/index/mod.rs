@@ -30,6 +30,8 @@ mod shard;
 #[cfg(test)]
 mod simulation;
 mod table;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wire;
 
 pub use aging::Aging;
