@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::host::Host;
 use crate::pods::Load;
 
+use super::append::{Appended, OnUnseen};
 use super::checkpoint::Checkpointer;
-use super::follower::{Appended, Follower, OnUnseen, Standing};
+use super::follower::{Follower, Standing};
 use super::housekeeping::Housekeeping;
 use super::lease::Lease;
 use super::log::Priority;

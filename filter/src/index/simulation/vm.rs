@@ -129,7 +129,7 @@ impl Vm {
             4 => Delta::Left { pod },
             5 | 6 if is_leaving => Delta::Freed { pod },
             5 => Delta::Joined { id: PODS[self.rng.below(6) as usize].into() },
-            6 | 7 | 8 => Delta::Touched { pod, leaf: hashes[0] },
+            6..=8 => Delta::Touched { pod, leaf: hashes[0] },
             9 => Delta::Stored { pod, parent: Some(hashes[0]), depth: 1 + self.rng.below(4) as u32, hashes },
             10 => Delta::Stored { pod, parent: None, depth: 0, hashes: hashes.into_iter().rev().collect() },
             _ => Delta::Lost { shard: self.rng.below(20) as u8 },
