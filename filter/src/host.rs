@@ -11,6 +11,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+#[cfg(any(test, feature = "test-trap"))]
+pub mod contract;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod fake;
 

@@ -13,6 +13,24 @@ pub struct FakeShared(Arc<Mutex<SharedState>>);
 struct SharedState {
     values: HashMap<String, (Vec<u8>, u32)>,
     last_cas: u32,
+    watch: Option<Watch>,
+}
+
+/// Is told the key and value of every write, in the order in which they happen.
+pub type Watch = Box<dyn FnMut(&str, &[u8]) + Send>;
+
+/// Is told of every call on shared data, before it happens and after; what it answers becomes the answer of the call.
+/// An error before means that nothing happened, one after that the answer got lost. It may also wait, so that other
+/// VMs go on, or unwind, which is how a VM dies.
+pub type Gate = Box<dyn Fn(Moment) -> HostResult<()> + Send>;
+
+/// When a [`Gate`] is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Nothing has happened yet.
+    Before,
+    /// The call has had its effect.
+    After,
 }
 
 impl FakeShared {
@@ -23,6 +41,11 @@ impl FakeShared {
     /// Number of keys that exist. They are never freed, so a test can hold this to a bound.
     pub fn keys(&self) -> usize {
         self.lock().values.len()
+    }
+
+    /// From now on every write is told to `watch`.
+    pub fn watch(&self, watch: Watch) {
+        self.lock().watch = Some(watch);
     }
 
     /// Bytes of all values.
@@ -57,6 +80,9 @@ impl SharedData for FakeShared {
         state.last_cas = state.last_cas.checked_add(1).unwrap_or(1);
         let cas = state.last_cas;
         state.values.insert(key.to_owned(), (value.to_owned(), cas));
+        if let Some(watch) = &mut state.watch {
+            watch(key, value);
+        }
         Ok(Write::Done)
     }
 }
@@ -68,6 +94,8 @@ pub struct FakeHost {
     pub shared: FakeShared,
     /// What happened, and what to answer.
     pub state: RefCell<FakeState>,
+    /// Where one is set, asked at every call on shared data.
+    pub gate: Option<Gate>,
 }
 
 /// Scripted answers and recorded effects of a [`FakeHost`].
@@ -104,12 +132,16 @@ pub struct FakeState {
 impl FakeHost {
     /// A VM in the process that `shared` belongs to.
     pub fn new(shared: &FakeShared) -> Self {
-        Self { shared: shared.clone(), state: RefCell::default() }
+        Self { shared: shared.clone(), state: RefCell::default(), gate: None }
     }
 
     /// Value of a metric; 0 where it was never defined.
     pub fn metric(&self, name: &str) -> i64 {
         self.state.borrow().metrics.iter().find(|m| m.0 == name).map_or(0, |m| m.2)
+    }
+
+    fn pass(&self, moment: Moment) -> HostResult<()> {
+        self.gate.as_ref().map_or(Ok(()), |gate| gate(moment))
     }
 
     fn check(&self, call: &'static str) -> HostResult<()> {
@@ -123,12 +155,18 @@ impl FakeHost {
 impl SharedData for FakeHost {
     fn shared_get(&self, key: &str) -> HostResult<Option<Versioned>> {
         self.check("shared_get")?;
-        self.shared.shared_get(key)
+        self.pass(Moment::Before)?;
+        let answer = self.shared.shared_get(key);
+        self.pass(Moment::After)?;
+        answer
     }
 
     fn shared_set(&self, key: &str, value: &[u8], expect: Expect) -> HostResult<Write> {
         self.check("shared_set")?;
-        self.shared.shared_set(key, value, expect)
+        self.pass(Moment::Before)?;
+        let answer = self.shared.shared_set(key, value, expect);
+        self.pass(Moment::After)?;
+        answer
     }
 }
 

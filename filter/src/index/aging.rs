@@ -2,34 +2,104 @@
 //!
 //! Derived from the table, in whichever VM keeps it; never part of the replicated state. The holder of the lease
 //! decides with it and appends what it decides to the log, from which every replica removes the same blocks.
+//!
+//! For each pod it keeps its *leaves*, the blocks that the pod holds without holding a block after them, in a heap by
+//! when they were touched. A record is a claim, checked only when it comes up: a block that is gone or no longer a leaf
+//! is dropped, one that was touched since goes back with its new time.
 
-use super::{BlockHash, Slot, Table};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
-/// For each pod, its leaves (blocks that it holds without holding a child of theirs), the longest untouched first.
-#[derive(Debug, Default)]
-pub struct Aging {}
+use super::table::{NIL, Node};
+use super::{BlockHash, MAX_SLOTS, SHARDS, Slot, Stored, Table};
+
+/// `touched` and hash of a leaf; the least touched first, and by hash among equals.
+type Leaf = Reverse<(u32, BlockHash)>;
+
+/// Records that a pod may have beyond twice its blocks before stale ones are swept out.
+const SLACK: usize = 64;
+
+/// For each pod its leaves, the longest untouched first.
+#[derive(Debug)]
+pub struct Aging {
+    /// By slot. Every leaf of a pod has a record; not every record is a leaf's.
+    leaves: Vec<BinaryHeap<Leaf>>,
+}
+
+impl Default for Aging {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Aging {
+    /// For an empty table.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { leaves: vec![BinaryHeap::new(); MAX_SLOTS] }
+    }
+
     /// Reads the leaves of every pod from a table. Scans it whole.
     #[must_use]
     pub fn of(table: &Table) -> Self {
-        let _ = table;
-        Self {}
+        let mut found = vec![Vec::new(); MAX_SLOTS];
+        for index in (0..SHARDS).flat_map(|shard| table.trees.shard(shard)) {
+            let node = table.trees.node(index);
+            let mut held = node.pods.stored(table.trees.sets());
+            for child in table.trees.children(&node) {
+                held = held.minus(&child.pods.stored(table.trees.sets()));
+                if held.is_empty() {
+                    break;
+                }
+            }
+            for slot in held.iter() {
+                if let Some(leaves) = found.get_mut(slot.index()) {
+                    leaves.push(Reverse((node.touched, node.hash)));
+                }
+            }
+        }
+        Self { leaves: found.into_iter().map(BinaryHeap::from).collect() }
     }
 
-    /// Notes what [`Table::store`] was called with. Call it after.
-    pub fn stored(&mut self, table: &Table, slot: Slot, hashes: &[BlockHash]) {
-        let _ = (table, slot, hashes);
+    /// Notes what a [`Table::store`] did. Call it after.
+    pub fn stored(&mut self, table: &Table, slot: Slot, hashes: &[BlockHash], touched: u32, done: Stored) {
+        if done.added == 0 {
+            // Whatever is a leaf now was one before.
+            return;
+        }
+        // Where blocks are missing in between, any may be a leaf.
+        let first = if done.refused == 0 { hashes.len().saturating_sub(1) } else { 0 };
+        let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
+        leaves.extend(hashes.iter().skip(first).map(|&hash| Reverse((touched, hash))));
+        if leaves.len() > 2 * table.held_by(slot) + SLACK {
+            sweep(leaves, table, slot);
+        }
     }
 
-    /// Notes what [`Table::remove`] is about to be called with. Call it before: parents of removed blocks become leaves.
+    /// Notes what [`Table::remove`] is about to be called with. Call it before: blocks before removed ones become leaves.
     pub fn removing(&mut self, table: &Table, slot: Slot, hashes: &[BlockHash]) {
-        let _ = (table, slot, hashes);
+        let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
+        let mut bared = None;
+        let mut guess = NIL;
+        for &hash in hashes {
+            let node = table.trees.node(table.trees.find_near(guess, hash));
+            if !table.trees.stores(&node, slot) {
+                continue;
+            }
+            // In a chain that goes from its tail, only the last one's parent stays.
+            leaves.extend(bared.take().filter(|&Reverse((_, parent))| parent != hash));
+            guess = node.parent;
+            let parent = table.trees.node(guess);
+            bared = table.trees.stores(&parent, slot).then_some(Reverse((parent.touched, parent.hash)));
+        }
+        leaves.extend(bared);
     }
 
     /// Forgets a slot whose column is wiped.
     pub fn forget(&mut self, slot: Slot) {
-        let _ = slot;
+        if let Some(leaves) = self.leaves.get_mut(slot.index()) {
+            *leaves = BinaryHeap::new();
+        }
     }
 
     /// Appends to `out` the `count` blocks of the pod that were longest untouched, each chain from its tail, so that no
@@ -37,10 +107,11 @@ impl Aging {
     ///
     /// Nothing is removed: append them to the log; until they are removed, the next call names them again.
     pub fn oldest(&mut self, table: &Table, slot: Slot, count: usize, out: &mut Vec<BlockHash>) {
-        let _ = (table, slot, count, out);
+        self.collect(table, slot, None, count, out);
     }
 
-    /// The same for at most `count` blocks of chains that were last touched before `before`, in seconds of the log's clock.
+    /// The same for at most `count` blocks of chains that were last touched before `before`, in seconds of the log's
+    /// clock.
     pub fn expired(
         &mut self,
         table: &Table,
@@ -49,12 +120,302 @@ impl Aging {
         count: usize,
         out: &mut Vec<BlockHash>,
     ) {
-        let _ = (table, slot, before, count, out);
+        self.collect(table, slot, Some(before), count, out);
     }
 
     /// Bytes allocated.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        0
+        let records: usize = self.leaves.iter().map(BinaryHeap::capacity).sum();
+        records * size_of::<Leaf>() + self.leaves.capacity() * size_of::<BinaryHeap<Leaf>>()
+    }
+
+    fn collect(
+        &mut self,
+        table: &Table,
+        slot: Slot,
+        before: Option<u32>,
+        count: usize,
+        out: &mut Vec<BlockHash>,
+    ) {
+        let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
+        let mut kept = Vec::new();
+        let mut going = BTreeSet::new();
+        while going.len() < count {
+            let Some(&Reverse((touched, hash))) = leaves.peek() else { break };
+            if before.is_some_and(|before| touched >= before) {
+                break;
+            }
+            leaves.pop();
+            let mut node = table.trees.node(table.trees.find(hash));
+            if !is_leaf(table, &node, slot, &going) {
+                continue;
+            }
+            if node.touched > touched {
+                leaves.push(Reverse((node.touched, hash)));
+                continue;
+            }
+            // Should the caller fail to remove it.
+            kept.push(Reverse((touched, hash)));
+            // The leaf goes, and with it what of its chain has no other use.
+            while going.len() < count && is_leaf(table, &node, slot, &going) {
+                if node.touched > touched {
+                    leaves.push(Reverse((node.touched, node.hash)));
+                    break;
+                }
+                going.insert(node.hash);
+                out.push(node.hash);
+                node = table.trees.node(node.parent);
+            }
+        }
+        leaves.extend(kept);
+    }
+}
+
+/// Whether the pod holds a block and none after it, apart from those that are about to go.
+fn is_leaf(table: &Table, node: &Node, slot: Slot, going: &BTreeSet<BlockHash>) -> bool {
+    let stays = |block: &Node| table.trees.stores(block, slot) && !going.contains(&block.hash);
+    stays(node) && !table.trees.children(node).any(|child| stays(&child))
+}
+
+/// Drops records of what is no leaf, and second records.
+fn sweep(leaves: &mut BinaryHeap<Leaf>, table: &Table, slot: Slot) {
+    let nodes = leaves.iter().map(|&Reverse((_, hash))| table.trees.node(table.trees.find(hash)));
+    let still = nodes.filter(|node| is_leaf(table, node, slot, &BTreeSet::new()));
+    let mut records: Vec<Leaf> = still.map(|node| Reverse((node.touched, node.hash))).collect();
+    records.sort_unstable();
+    records.dedup();
+    *leaves = records.into();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POD: Slot = match Slot::new(3) {
+        Some(slot) => slot,
+        None => panic!("below the bound"),
+    };
+
+    /// A table and its ageing, as a replica keeps them together.
+    struct Replica {
+        table: Table,
+        aging: Aging,
+    }
+
+    impl Replica {
+        fn new() -> Self {
+            Self { table: Table::new(256 * 50), aging: Aging::new() }
+        }
+
+        fn store(
+            &mut self,
+            slot: Slot,
+            parent: Option<BlockHash>,
+            depth: u32,
+            hashes: &[BlockHash],
+            touched: u32,
+        ) {
+            let done = self.table.store(slot, parent, depth, hashes, touched);
+            self.aging.stored(&self.table, slot, hashes, touched, done);
+        }
+
+        fn remove(&mut self, slot: Slot, hashes: &[BlockHash]) {
+            self.aging.removing(&self.table, slot, hashes);
+            self.table.remove(slot, hashes);
+        }
+
+        fn oldest(&mut self, count: usize) -> Vec<BlockHash> {
+            let mut out = Vec::new();
+            self.aging.oldest(&self.table, POD, count, &mut out);
+            out
+        }
+
+        fn expired(&mut self, before: u32, count: usize) -> Vec<BlockHash> {
+            let mut out = Vec::new();
+            self.aging.expired(&self.table, POD, before, count, &mut out);
+            out
+        }
+    }
+
+    #[test]
+    fn the_oldest_chain_goes_first_and_from_its_tail() {
+        let mut replica = Replica::new();
+        replica.store(POD, None, 0, &[1, 2, 3], 10);
+        replica.store(POD, None, 0, &[11, 12, 13], 20);
+        assert_eq!(replica.oldest(2), [3, 2]);
+        // Named again, for nobody removed them.
+        assert_eq!(replica.oldest(4), [3, 2, 1, 13]);
+        replica.remove(POD, &[3, 2]);
+        assert_eq!(replica.oldest(9), [1, 13, 12, 11]);
+    }
+
+    #[test]
+    fn what_is_shared_goes_after_all_that_hangs_on_it() {
+        let mut replica = Replica::new();
+        replica.store(POD, None, 0, &[1, 2], 10);
+        replica.store(POD, Some(2), 2, &[3, 4], 10);
+        replica.store(POD, Some(2), 2, &[5, 6], 20);
+        replica.store(POD, None, 0, &[7], 15);
+        assert_eq!(replica.oldest(9), [4, 3, 7, 6, 5, 2, 1]);
+    }
+
+    #[test]
+    fn a_touch_gives_a_second_chance() {
+        let mut replica = Replica::new();
+        replica.store(POD, None, 0, &[1, 2, 3], 10);
+        replica.store(POD, None, 0, &[11, 12], 20);
+        // A prefix alone is in use: the tail goes, the prefix waits its turn.
+        assert!(replica.table.touch(2, 30));
+        assert_eq!(replica.oldest(9), [3, 12, 11, 2, 1]);
+        assert!(replica.table.touch(3, 40));
+        assert_eq!(replica.oldest(9), [12, 11, 3, 2, 1]);
+    }
+
+    #[test]
+    fn only_what_expired_goes() {
+        let mut replica = Replica::new();
+        replica.store(POD, None, 0, &[1, 2], 10);
+        replica.store(POD, None, 0, &[11], 20);
+        assert_eq!(replica.expired(10, 9), []);
+        assert_eq!(replica.expired(11, 9), [2, 1]);
+        assert_eq!(replica.expired(11, 1), [2]);
+        assert!(replica.table.touch(2, 15));
+        assert_eq!(replica.expired(11, 9), []);
+        assert_eq!(replica.expired(99, 9), [2, 1, 11]);
+    }
+
+    #[test]
+    fn other_pods_do_not_hold_a_chain_up_and_lose_nothing() {
+        let mut replica = Replica::new();
+        let other = Slot::new(4).unwrap();
+        replica.store(POD, None, 0, &[1, 2], 10);
+        replica.store(other, None, 0, &[1, 2, 3], 10);
+        assert_eq!(replica.oldest(9), [2, 1]);
+        replica.remove(POD, &[2, 1]);
+        assert_eq!(replica.table.held_by(other), 3);
+        replica.aging.forget(other);
+        let mut out = Vec::new();
+        replica.aging.oldest(&replica.table, other, 9, &mut out);
+        assert_eq!(out, []);
+    }
+
+    #[test]
+    fn records_are_bounded() {
+        let mut replica = Replica::new();
+        for turn in 0..100_000u32 {
+            // The same place, stored and removed again and again.
+            replica.store(POD, None, 0, &[1, 2, 3], turn);
+            replica.remove(POD, &[3]);
+        }
+        assert!(replica.aging.memory_bytes() < 16_384 + 1000 * 16, "{}", replica.aging.memory_bytes());
+        assert_eq!(replica.oldest(9), [2, 1]);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        /// Stores the last `count` blocks of the path to a block.
+        Store {
+            pod: bool,
+            to: usize,
+            count: usize,
+        },
+        Remove {
+            pod: bool,
+            blocks: Vec<usize>,
+        },
+        Touch {
+            block: usize,
+        },
+        /// The lease moved: another VM reads its leaves from the table.
+        Rebuild,
+    }
+
+    fn op(blocks: usize) -> impl Strategy<Value = Op> {
+        let block = 0..blocks;
+        prop_oneof![
+            6 => (any::<bool>(), block.clone(), 1..20usize).prop_map(|(pod, to, count)| Op::Store { pod, to, count }),
+            2 => (any::<bool>(), prop::collection::vec(block.clone(), 1..4))
+                .prop_map(|(pod, blocks)| Op::Remove { pod, blocks }),
+            2 => block.prop_map(|block| Op::Touch { block }),
+            1 => Just(Op::Rebuild),
+        ]
+    }
+
+    /// What the pod holds: parent and time of each block.
+    fn held(table: &Table) -> BTreeMap<BlockHash, (Option<BlockHash>, u32)> {
+        (0..SHARDS)
+            .flat_map(|shard| table.shard(shard))
+            .filter(|block| block.stored.contains(POD))
+            .map(|block| (block.hash, (block.parent, block.touched)))
+            .collect()
+    }
+
+    /// Of the blocks that the pod holds without one after them, the least touched.
+    fn oldest_leaf(held: &BTreeMap<BlockHash, (Option<BlockHash>, u32)>) -> Option<u32> {
+        let parents: BTreeSet<_> = held.values().filter_map(|&(parent, _)| parent).collect();
+        held.iter().filter(|(hash, _)| !parents.contains(hash)).map(|(_, &(_, touched))| touched).min()
+    }
+
+    proptest! {
+        #[test]
+        fn reaches_its_target_in_order(
+            tree in prop::collection::vec((any::<prop::sample::Index>(), 0..6u8), 40),
+            ops in prop::collection::vec(op(40), 1..40),
+            target in 0..20usize,
+            step in 1..9usize,
+            fails in any::<bool>(),
+        ) {
+            let parent = |n: usize| match tree[n] {
+                (_, 0) => None,
+                (index, 1..3) if n > 0 => Some(index.index(n)),
+                _ => n.checked_sub(1),
+            };
+            let name = |n: usize| (n as u64 + 1).wrapping_mul(0x1234_5678_9ABC_DEF1);
+            let other = Slot::new(4).unwrap();
+            // One block a shard, so that stores are refused, too.
+            let mut replica = Replica { table: Table::new(256), aging: Aging::new() };
+            for (op, time) in ops.into_iter().zip(1..) {
+                match op {
+                    Op::Store { pod, to, count } => {
+                        let mut path: Vec<_> = std::iter::successors(Some(to), |&n| parent(n)).collect();
+                        path.reverse();
+                        let from = path.len().saturating_sub(count);
+                        let hashes: Vec<_> = path[from..].iter().map(|&n| name(n)).collect();
+                        let above = from.checked_sub(1).map(|n| name(path[n]));
+                        replica.store(if pod { POD } else { other }, above, from as u32, &hashes, time);
+                    }
+                    Op::Remove { pod, blocks } => {
+                        let hashes: Vec<_> = blocks.into_iter().map(name).collect();
+                        replica.remove(if pod { POD } else { other }, &hashes);
+                    }
+                    Op::Touch { block } => {
+                        replica.table.touch(name(block), time);
+                    }
+                    Op::Rebuild => replica.aging = Aging::of(&replica.table),
+                }
+            }
+            let others = replica.table.held_by(other);
+            while replica.table.held_by(POD) > target {
+                let excess = replica.table.held_by(POD) - target;
+                let going = replica.oldest(excess.min(step));
+                prop_assert_eq!(going.len(), excess.min(step));
+                if fails {
+                    prop_assert_eq!(&replica.oldest(excess.min(step)), &going, "nothing was removed");
+                }
+                for hash in going {
+                    let held = held(&replica.table);
+                    prop_assert!(held.contains_key(&hash), "not held");
+                    prop_assert!(held.values().all(|&(parent, _)| parent != Some(hash)), "a block after it remains");
+                    prop_assert_eq!(Some(held[&hash].1), oldest_leaf(&held), "something older remains");
+                    replica.remove(POD, &[hash]);
+                }
+            }
+            prop_assert_eq!(replica.table.held_by(other), others);
+        }
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use crate::host::Host;
 use crate::pods::Load;
 
+use super::append::{Appended, OnUnseen};
 use super::checkpoint::Checkpointer;
-use super::follower::{Appended, Follower, OnUnseen, Standing};
+use super::follower::{Follower, Standing};
 use super::housekeeping::Housekeeping;
 use super::lease::Lease;
+use super::log::Priority;
 use super::{
     BlockHash, Delta, Depths, IndexCounts, IndexSettings, MAX_POD_ID, MAX_SLOTS, PodRef, PodSet, Replica,
     Slot,
@@ -150,7 +152,17 @@ impl Index {
     /// 8 KiB. With [`OnUnseen::Return`] nothing is appended if others were first: decide once more, then call it with
     /// [`OnUnseen::Go`].
     pub fn append(&mut self, host: &impl Host, deltas: &[Delta], on_unseen: OnUnseen) -> Appended {
-        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen);
+        self.append_with(host, deltas, on_unseen, Priority::Ordinary)
+    }
+
+    fn append_with(
+        &mut self,
+        host: &impl Host,
+        deltas: &[Delta],
+        on_unseen: OnUnseen,
+        priority: Priority,
+    ) -> Appended {
+        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen, priority);
         self.recount();
         appended
     }
@@ -234,7 +246,7 @@ impl Index {
         let lost = self.replica().missing().iter().filter_map(|shard| u8::try_from(*shard).ok());
         let deltas: Vec<_> = lost.map(|shard| Delta::Lost { shard }).collect();
         if !deltas.is_empty() && self.follower.is_caught_up() {
-            let _ = self.append(host, &deltas, OnUnseen::Go);
+            let _ = self.append_with(host, &deltas, OnUnseen::Go, Priority::Mending);
         }
     }
 

@@ -1,17 +1,15 @@
 //! Following the log: the replica of one VM, kept up with the log and appended through.
 
-use crate::host::{Expect, Host, HostResult, Write};
+use crate::host::{Expect, Host, HostResult};
 use crate::pods::Load;
 
-use super::entry::{self, Draft, Entry};
+use super::entry::Entry;
 use super::keys::Keys;
 use super::life;
 use super::loader::Loader;
 use super::log::{Found, Log};
 use super::{Delta, IndexCounts, IndexSettings, Replica};
 
-/// Most places that one append looks at before it gives up.
-const ATTEMPTS: usize = 64;
 /// Bytes of a checkpoint that are loaded at a time. Doubles each time that loading was too slow for the log.
 const SLICE: usize = 4 << 20;
 const LARGEST_SLICE: usize = 256 << 20;
@@ -31,29 +29,6 @@ pub enum Standing {
     Exact,
 }
 
-/// What an append does when the log turns out to be longer than was known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnUnseen {
-    /// Applies what is new and appends nothing, so that the caller can decide again.
-    Return,
-    /// Applies what is new and appends behind it.
-    Go,
-}
-
-/// Outcome of an append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Appended {
-    /// The deltas are in the log and applied.
-    Done,
-    /// Nothing was appended: there were entries that had not been seen, and now are.
-    Unseen,
-    /// The ring is full until the checkpoint gets on. Dropped, and counted.
-    Full,
-    /// Not all was appended: a hostcall failed, others were faster too often, or this VM is still loading. Counted.
-    Failed,
-}
-
 #[derive(Debug)]
 enum Phase {
     New,
@@ -64,7 +39,7 @@ enum Phase {
 }
 
 /// One step along the log.
-enum Step {
+pub(super) enum Step {
     Applied,
     Skipped,
     End(Expect),
@@ -82,7 +57,7 @@ pub(crate) struct Follower {
     life: Option<u64>,
     phase: Phase,
     /// Where the log ended when it was last looked at, and what an append there must expect.
-    end: Option<(u64, Expect)>,
+    pub(super) end: Option<(u64, Expect)>,
     /// Whether the last catching up came to the end.
     caught_up: bool,
     slice: usize,
@@ -117,6 +92,14 @@ impl Follower {
             Phase::Following if self.caught_up => Standing::Exact,
             Phase::Following => Standing::Behind,
             _ => Standing::Loading,
+        }
+    }
+
+    /// This VM's number, where it may append.
+    pub(super) fn writer(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Following => self.life,
+            _ => None,
         }
     }
 
@@ -223,7 +206,7 @@ impl Follower {
         self.standing()
     }
 
-    fn step(&mut self, host: &impl Host, load: &mut Load) -> Step {
+    pub(super) fn step(&mut self, host: &impl Host, load: &mut Load) -> Step {
         self.end = None;
         let position = self.replica.position();
         let found = self.log.look(host, &self.keys, position);
@@ -249,7 +232,7 @@ impl Follower {
         }
     }
 
-    fn apply(&mut self, entry: &Entry, load: &mut Load) {
+    pub(super) fn apply(&mut self, entry: &Entry, load: &mut Load) {
         self.replica.apply(entry);
         self.counts.entries += 1;
         if Some(entry.writer) != self.life {
@@ -259,94 +242,5 @@ impl Follower {
                 }
             }
         }
-    }
-
-    /// Appends deltas, and applies them. After a [`Follower::catch_up`] that found nothing new since: one hostcall for
-    /// each 8 KiB.
-    pub(crate) fn append(
-        &mut self,
-        host: &impl Host,
-        load: &mut Load,
-        deltas: &[Delta],
-        mut on_unseen: OnUnseen,
-    ) -> Appended {
-        self.begin(host);
-        let mut attempts = ATTEMPTS;
-        for mut draft in entry::drafts(deltas) {
-            let outcome = self.append_one(host, load, &mut draft, on_unseen, &mut attempts);
-            match outcome {
-                Appended::Done => {}
-                Appended::Unseen => return outcome,
-                Appended::Full => {
-                    self.counts.full += 1;
-                    return outcome;
-                }
-                Appended::Failed => {
-                    self.counts.failed += 1;
-                    return outcome;
-                }
-            }
-            // What follows the first belongs to it.
-            on_unseen = OnUnseen::Go;
-            attempts = ATTEMPTS;
-        }
-        Appended::Done
-    }
-
-    fn append_one(
-        &mut self,
-        host: &impl Host,
-        load: &mut Load,
-        draft: &mut Draft,
-        on_unseen: OnUnseen,
-        attempts: &mut usize,
-    ) -> Appended {
-        let (Some(life), Phase::Following) = (self.life, &self.phase) else { return Appended::Failed };
-        let time = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
-        let mut unseen = false;
-        while *attempts > 0 {
-            *attempts -= 1;
-            let position = self.replica.position();
-            let expect = match self.end {
-                Some((end, expect)) if end == position => expect,
-                _ => match self.step(host, load) {
-                    Step::End(expect) => expect,
-                    Step::Stuck => return Appended::Failed,
-                    Step::Skipped => continue,
-                    Step::Applied => {
-                        unseen = true;
-                        continue;
-                    }
-                },
-            };
-            if unseen && on_unseen == OnUnseen::Return {
-                return Appended::Unseen;
-            }
-            let room = self.log.has_room(host, &self.keys, position);
-            match self.counted(room) {
-                Some(true) => {}
-                Some(false) => return Appended::Full,
-                None => return Appended::Failed,
-            }
-            let bytes = draft.stamp(position, life, time);
-            let written = self.log.commit(host, &self.keys, position, expect, bytes);
-            self.end = None;
-            match written {
-                Ok(Write::Done) => {
-                    // Through the same bytes as everybody else.
-                    match entry::read(bytes) {
-                        entry::Read::Entry(entry) => self.apply(&entry, load),
-                        _ => self.replica.skip(),
-                    }
-                    return Appended::Done;
-                }
-                Ok(Write::Conflict) => {}
-                Err(_) => {
-                    self.counts.host_errors += 1;
-                    return Appended::Failed;
-                }
-            }
-        }
-        if unseen && on_unseen == OnUnseen::Return { Appended::Unseen } else { Appended::Failed }
     }
 }

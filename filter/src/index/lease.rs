@@ -53,3 +53,47 @@ fn holder(bytes: &[u8]) -> Option<u64> {
     let life = from.u64()?;
     from.end().map(|()| life)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeShared;
+
+    #[test]
+    fn a_lease_is_held_while_its_holder_ticks_and_taken_over_after() {
+        let (shared, keys) = (FakeShared::default(), Keys::new(1));
+        let (mut first, mut second) = (Lease::default(), Lease::default());
+        for _ in 0..200 {
+            assert_eq!(first.tick(&shared, &keys, 1), Ok(true));
+            assert_eq!(second.tick(&shared, &keys, 2), Ok(false));
+        }
+        for _ in 1..PATIENCE {
+            assert_eq!(second.tick(&shared, &keys, 2), Ok(false));
+        }
+        assert_eq!(second.tick(&shared, &keys, 2), Ok(true));
+        // The first was only stalled: it finds the other's heartbeat.
+        assert_eq!(first.tick(&shared, &keys, 1), Ok(false));
+        assert_eq!(second.tick(&shared, &keys, 2), Ok(true));
+    }
+
+    #[test]
+    fn of_two_that_take_over_one_does() {
+        let (shared, keys) = (FakeShared::default(), Keys::new(1));
+        assert_eq!(Lease::default().tick(&shared, &keys, 1), Ok(true));
+        let (mut second, mut third) = (Lease::default(), Lease::default());
+        let mut held = (false, false);
+        for _ in 0..=PATIENCE {
+            held = (second.tick(&shared, &keys, 2).unwrap(), third.tick(&shared, &keys, 3).unwrap());
+        }
+        assert_eq!(held, (true, false));
+    }
+
+    #[test]
+    fn garbage_is_a_holder_that_never_ticks() {
+        let (shared, keys) = (FakeShared::default(), Keys::new(1));
+        let _ = shared.shared_set(&keys.lease(), b"garbage", Expect::Anything);
+        let mut lease = Lease::default();
+        let ticks = (0..).take_while(|_| !lease.tick(&shared, &keys, 1).unwrap()).count();
+        assert_eq!(ticks as u32, PATIENCE);
+    }
+}

@@ -21,11 +21,19 @@ pub(crate) enum Found {
     Entry(Entry),
     /// Nothing yet: the log ends here. An append must expect this.
     End(Expect),
-    /// Something that nobody can read. Every replica passes it, and nobody ever overwrites it: had it been an entry,
-    /// somebody might have applied it.
+    /// Something that nobody can read. Every replica passes it, and nobody overwrites what isn't an entry at all.
     Unreadable,
     /// The entry is gone, or never was: whoever wants it has to begin with the checkpoint.
     Gone,
+}
+
+/// Whether an entry may use the last places of a ring that is nearly full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// Waits, or is left out, until the checkpoint got on.
+    Ordinary,
+    /// Without it no VM may ever be able to write a checkpoint again.
+    Mending,
 }
 
 /// The log, as one VM sees it.
@@ -55,15 +63,19 @@ impl Log {
         keys.log(seq % self.ring)
     }
 
-    /// Looks at a position. One hostcall.
-    pub(crate) fn look(&self, host: &impl SharedData, keys: &Keys, seq: u64) -> HostResult<Found> {
+    /// Looks at a position. One hostcall, and another where it can't be read.
+    pub(crate) fn look(&mut self, host: &impl SharedData, keys: &Keys, seq: u64) -> HostResult<Found> {
         let Some(there) = host.shared_get(&self.key(keys, seq))? else {
             return Ok(if seq < self.ring { Found::End(Expect::Absent) } else { Found::Gone });
         };
         let is = match entry::read(&there.value) {
             entry::Read::Entry(entry) if entry.seq == seq => return Ok(Found::Entry(entry)),
             entry::Read::Entry(Entry { seq, .. }) | entry::Read::Malformed(seq) => seq,
-            entry::Read::Garbage => return Ok(Found::Unreadable),
+            // Which lap put it there? A place is overwritten only once the floor is above its position.
+            entry::Read::Garbage => {
+                self.floor = self.floor.max(read_floor(host, keys)?.unwrap_or(0));
+                return Ok(if seq < self.floor { Found::Gone } else { Found::Unreadable });
+            }
         };
         Ok(match is {
             _ if is == seq || is % self.ring != seq % self.ring => Found::Unreadable,
@@ -86,8 +98,20 @@ impl Log {
 
     /// Whether the entry that would be overwritten at this position is in every shard of the checkpoint. A hostcall
     /// only where the floor that is known says no.
-    pub(crate) fn has_room(&mut self, host: &impl SharedData, keys: &Keys, seq: u64) -> HostResult<bool> {
-        let free = |floor: u64| seq < floor.saturating_add(self.ring);
+    ///
+    /// The last eighth of the ring is kept for entries without which no room might ever be made again.
+    pub(crate) fn has_room(
+        &mut self,
+        host: &impl SharedData,
+        keys: &Keys,
+        seq: u64,
+        priority: Priority,
+    ) -> HostResult<bool> {
+        let usable = match priority {
+            Priority::Mending => self.ring,
+            Priority::Ordinary => self.ring.saturating_sub((self.ring / 8).max(4)),
+        };
+        let free = |floor: u64| seq < floor.saturating_add(usable);
         if !free(self.floor) {
             self.floor = self.floor.max(read_floor(host, keys)?.unwrap_or(0));
         }

@@ -9,6 +9,7 @@
 //! [`follower`], which keeps a replica up with the log; [`lease`] and [`housekeeping`].
 
 mod aging;
+mod append;
 mod bitmap;
 mod checkpoint;
 mod counts;
@@ -27,16 +28,21 @@ mod replica;
 mod roster;
 mod settings;
 mod shard;
+#[cfg(test)]
+mod simulation;
 mod table;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wire;
 
 pub use aging::Aging;
+pub use append::{Appended, OnUnseen};
 pub use bitmap::{MAX_SLOTS, PodSet, Slot};
 pub use counts::IndexCounts;
 pub use delta::{Delta, MAX_POD_ID, PodRef};
 pub use entry::{Entry, FORMAT, MAX_ENTRY};
 pub use facade::Index;
-pub use follower::{Appended, OnUnseen, Standing};
+pub use follower::Standing;
 pub(crate) use keys::Keys;
 pub use query::Depths;
 pub use replica::{Replica, ReplicaCounts};

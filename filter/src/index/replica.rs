@@ -171,7 +171,7 @@ impl Replica {
                 let stored = self.table.store(pod.slot, *parent, *depth, hashes, self.clock);
                 self.counts.refused_blocks += stored.refused as u64;
                 if let Some(aging) = &mut self.aging {
-                    aging.stored(&self.table, pod.slot, hashes);
+                    aging.stored(&self.table, pod.slot, hashes, self.clock, stored);
                 }
             }
             Delta::Removed { pod, hashes } if self.roster.is_active(*pod) => {
@@ -216,6 +216,10 @@ impl Replica {
         }
         for slot in Slot::all().filter(|slot| self.table.held_by(*slot) > 0).collect::<Vec<_>>() {
             self.wipe(slot, shard);
+        }
+        if let Some(aging) = &mut self.aging {
+            // Blocks before lost ones became leaves.
+            *aging = Aging::of(&self.table);
         }
         if self.missing.contains(&shard) {
             self.missing.retain(|missing| *missing != shard);

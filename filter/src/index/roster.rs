@@ -115,7 +115,7 @@ impl Roster {
     }
 
     /// Gives a pod the lowest free slot. `Ok(false)` where it has one already; `Err` where none is free.
-    pub(super) fn join(&mut self, id: &str) -> Result<bool, NoSlot> {
+    pub(crate) fn join(&mut self, id: &str) -> Result<bool, NoSlot> {
         if self.by_id.contains_key(id) {
             return Ok(false);
         }
@@ -130,7 +130,7 @@ impl Roster {
     }
 
     /// Takes an active pod out of answers. Says whether it was one.
-    pub(super) fn leave(&mut self, pod: PodRef, at: u64, since: u32) -> bool {
+    pub(crate) fn leave(&mut self, pod: PodRef, at: u64, since: u32) -> bool {
         if !self.is_active(pod) {
             return false;
         }
@@ -145,7 +145,7 @@ impl Roster {
     }
 
     /// Frees a leaving slot under the next generation. Says whether it was leaving.
-    pub(super) fn free(&mut self, pod: PodRef) -> bool {
+    pub(crate) fn free(&mut self, pod: PodRef) -> bool {
         if !self.leaving.contains(pod.slot) || self.at(pod.slot) != pod {
             return false;
         }

@@ -87,3 +87,104 @@ fn read_block(from: &mut Reader<'_>) -> Option<Block> {
 }
 
 const MAX_WORDS: usize = super::MAX_SLOTS / 64;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Delta, Entry, PodRef};
+    use super::*;
+    use proptest::prelude::*;
+
+    const SHARDS_HERE: usize = 4;
+
+    /// A replica after entries that store chains on many pods, and let some pods leave.
+    fn replica(chains: &[(u16, u8, usize)], left: &[u16]) -> Replica {
+        let mut replica = Replica::new(10_000, SHARDS_HERE);
+        let mut apply = |deltas: Vec<Delta>| {
+            let entry = Entry { seq: replica.position(), writer: 1, time: replica.position() as u32, deltas };
+            replica.apply(&entry);
+        };
+        let pod = |slot| PodRef { slot: Slot::new(slot).unwrap(), generation: 0 };
+        apply((0..100).map(|n| Delta::Joined { id: format!("pod-{n}").into() }).collect());
+        for (slot, root, length) in chains {
+            let hashes =
+                (0..*length as u64).map(|i| (u64::from(*root) << 32 | i).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            apply(vec![Delta::Stored { pod: pod(*slot), parent: None, depth: 0, hashes: hashes.collect() }]);
+        }
+        left.iter().for_each(|slot| apply(vec![Delta::Left { pod: pod(*slot) }]));
+        replica
+    }
+
+    fn load(shards: &[Vec<u8>]) -> Option<Replica> {
+        let mut table = Table::new(10_000);
+        let mut state = None;
+        for (shard, bytes) in shards.iter().enumerate() {
+            state = Some(read(bytes, shard, shards.len(), &mut table)?);
+        }
+        let positions = vec![Some(state.as_ref()?.position); shards.len()];
+        Some(Replica::assemble(state?, table, &positions))
+    }
+
+    fn chains() -> impl Strategy<Value = Vec<(u16, u8, usize)>> {
+        prop::collection::vec((0u16..100, 0u8..3, 1usize..40), 0..80)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_loaded_replica_equals_the_one_that_was_written(
+            chains in chains(),
+            left in prop::collection::vec(0u16..100, 0..4),
+        ) {
+            let replica = replica(&chains, &left);
+            let shards: Vec<_> = (0..SHARDS_HERE).map(|shard| write(&replica, shard)).collect();
+            for bytes in &shards {
+                prop_assert_eq!(position(bytes), Some(replica.position()));
+            }
+            let loaded = load(&shards).expect("readable");
+            prop_assert!(loaded.is_whole());
+            prop_assert_eq!(loaded.digest(), replica.digest());
+            prop_assert_eq!(loaded.roster().free_slots(), replica.roster().free_slots());
+        }
+
+        /// Bytes with a right checksum and any content are refused whole, or make a replica that works.
+        #[test]
+        fn hostile_shards_do_no_harm(
+            chains in chains(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+            cut in any::<Option<prop::sample::Index>>(),
+        ) {
+            let mut bytes = write(&replica(&chains, &[1]), 1);
+            for (at, byte) in changes {
+                let at = wire::SEAL + at.index(bytes.len() - wire::SEAL);
+                bytes[at] = byte;
+            }
+            if let Some(cut) = cut {
+                bytes.truncate(wire::SEAL + cut.index(bytes.len() - wire::SEAL));
+            }
+            wire::seal(&mut bytes);
+            let mut table = Table::new(10_000);
+            match read(&bytes, 1, SHARDS_HERE, &mut table) {
+                None => prop_assert!(table.is_empty()),
+                Some(state) => {
+                    let positions = [Some(state.position), Some(state.position), None, Some(state.position)];
+                    let mut replica = Replica::assemble(state, table, &positions);
+                    let deltas = vec![Delta::Lost { shard: 2 }, Delta::Joined { id: "new".into() }];
+                    replica.apply(&Entry { seq: replica.position(), writer: 1, time: 1, deltas });
+                    prop_assert!(replica.is_whole());
+                }
+            }
+        }
+
+        #[test]
+        fn a_changed_byte_is_noticed(chains in chains(), at: prop::sample::Index, flip in 1u8..) {
+            let mut bytes = write(&replica(&chains, &[]), 0);
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            let mut table = Table::new(10_000);
+            prop_assert!(read(&bytes, 0, SHARDS_HERE, &mut table).is_none());
+            prop_assert_eq!(position(&bytes), None);
+            prop_assert!(table.is_empty());
+        }
+    }
+}

@@ -14,8 +14,8 @@ mod pods;
 mod slab;
 mod trees;
 
-use node::Node;
-use slab::NIL;
+pub(super) use node::Node;
+pub(super) use slab::NIL;
 use trees::Trees;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

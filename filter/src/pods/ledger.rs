@@ -50,3 +50,45 @@ impl Ledger {
         Some(Self { life, position, in_use, in_flight })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Slot;
+    use proptest::prelude::*;
+
+    fn pod() -> impl Strategy<Value = PodRef> {
+        (0u16..512, any::<u16>())
+            .prop_map(|(slot, generation)| PodRef { slot: Slot::new(slot).unwrap(), generation })
+    }
+
+    proptest! {
+        #[test]
+        fn a_ledger_reads_as_it_was_written(
+            life: u64,
+            position: u64,
+            words: [u64; 8],
+            in_flight in prop::collection::vec((pod(), any::<u32>()), 0..1100),
+        ) {
+            let mut ledger = Ledger { life, position, in_use: PodSet::from_words(words), in_flight };
+            let bytes = ledger.write();
+            ledger.in_flight.truncate(MOST);
+            prop_assert_eq!(Ledger::read(&bytes), Some(ledger));
+            let cut = bytes.len() - 1;
+            prop_assert_eq!(Ledger::read(&bytes[..cut]), None);
+        }
+
+        #[test]
+        fn hostile_bytes_are_refused_or_are_a_ledger(mut content in prop::collection::vec(any::<u8>(), 0..300), format: bool) {
+            if let (true, Some(first)) = (format, content.first_mut()) {
+                *first = FORMAT;
+            }
+            let mut bytes = wire::begin(0);
+            bytes.extend(&content);
+            wire::seal(&mut bytes);
+            if let Some(ledger) = Ledger::read(&bytes) {
+                prop_assert_eq!(ledger.write(), bytes);
+            }
+        }
+    }
+}

@@ -282,3 +282,134 @@ impl Load {
 }
 
 const _: () = assert!(MAX_SLOTS <= u16::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeShared;
+
+    struct Lives {
+        shared: FakeShared,
+        keys: Keys,
+        roster: Roster,
+    }
+
+    impl Lives {
+        fn new() -> Self {
+            let mut roster = Roster::default();
+            roster.join("pod-a").unwrap();
+            roster.join("pod-b").unwrap();
+            Self { shared: FakeShared::default(), keys: Keys::new(1), roster }
+        }
+
+        fn pod(&self, id: &str) -> PodRef {
+            self.roster.find(id).unwrap()
+        }
+
+        fn tick(&self, life: u64, load: &mut Load, position: u64) -> bool {
+            load.tick();
+            load.refresh(&self.shared, &self.keys, life, &self.roster).unwrap();
+            load.publish(&self.shared, &self.keys, life, position, PodSet::EMPTY).unwrap()
+        }
+    }
+
+    #[test]
+    fn others_are_added_up() {
+        let lives = Lives::new();
+        let (a, b) = (lives.pod("pod-a"), lives.pod("pod-b"));
+        let (mut one, mut two) = (Load::new(4), Load::new(4));
+        one.recount(1, &lives.roster);
+        [a, a, b].into_iter().for_each(|pod| one.started(pod));
+        two.started(a);
+        assert!(lives.tick(1, &mut one, 0) && lives.tick(2, &mut two, 0));
+        assert_eq!((two.in_flight(a.slot), two.in_flight(b.slot)), (3, 1));
+        lives.tick(1, &mut one, 0);
+        assert_eq!((one.in_flight(a.slot), one.in_flight(b.slot)), (3, 1));
+        one.finished(a);
+        one.finished(b);
+        one.finished(b);
+        assert_eq!((one.in_flight(a.slot), one.in_flight(b.slot)), (2, 0));
+        assert_eq!(one.own(), 1);
+    }
+
+    #[test]
+    fn a_routed_entry_counts_until_the_ledger_that_contains_it() {
+        let lives = Lives::new();
+        let a = lives.pod("pod-a");
+        let (mut one, mut two) = (Load::new(4), Load::new(4));
+        lives.tick(1, &mut one, 5);
+        lives.tick(2, &mut two, 5);
+        one.started(a);
+        two.routed(1, 5, a);
+        two.routed(1, 4, a);
+        assert_eq!(two.in_flight(a.slot), 1, "position 4 was in the ledger");
+        lives.tick(1, &mut one, 6);
+        lives.tick(2, &mut two, 6);
+        assert_eq!(two.in_flight(a.slot), 1, "now by the ledger");
+        one.finished(a);
+        lives.tick(1, &mut one, 6);
+        lives.tick(2, &mut two, 6);
+        assert_eq!(two.in_flight(a.slot), 0);
+    }
+
+    #[test]
+    fn a_silent_ledger_is_left_out_and_returns() {
+        let lives = Lives::new();
+        let a = lives.pod("pod-a");
+        let (mut one, mut two) = (Load::new(4), Load::new(4));
+        one.started(a);
+        lives.tick(1, &mut one, 0);
+        for tick in 0..=SILENT {
+            assert_eq!(two.in_flight(a.slot), u32::from(tick > 0), "tick {tick}");
+            lives.tick(2, &mut two, 0);
+        }
+        assert_eq!(two.in_flight(a.slot), 0);
+        lives.tick(1, &mut one, 0);
+        lives.tick(2, &mut two, 0);
+        assert_eq!(two.in_flight(a.slot), 1);
+    }
+
+    #[test]
+    fn a_key_is_taken_over_and_its_owner_takes_another() {
+        let lives = Lives::new();
+        let a = lives.pod("pod-a");
+        let (mut one, mut two, mut three) = (Load::new(2), Load::new(2), Load::new(2));
+        one.started(a);
+        assert!(lives.tick(1, &mut one, 0) && lives.tick(2, &mut two, 0));
+        for _ in 0..SILENT {
+            assert!(!lives.tick(3, &mut three, 0), "both keys have an owner");
+            lives.tick(2, &mut two, 0);
+        }
+        assert!(lives.tick(3, &mut three, 0), "the first is silent");
+        assert!(!lives.tick(1, &mut one, 0), "the first finds no key now");
+        assert_eq!(one.claimed, None);
+        for _ in 0..=SILENT {
+            lives.tick(1, &mut one, 0);
+            lives.tick(2, &mut two, 0);
+        }
+        assert_eq!(one.claimed, Some(0), "the third went silent in turn");
+        lives.tick(2, &mut two, 0);
+        assert_eq!(two.in_flight(a.slot), 1);
+    }
+
+    #[test]
+    fn what_bears_an_old_generation_is_not_counted() {
+        let mut lives = Lives::new();
+        let old = lives.pod("pod-a");
+        let (mut one, mut two) = (Load::new(2), Load::new(2));
+        one.started(old);
+        lives.tick(1, &mut one, 0);
+        lives.tick(2, &mut two, 0);
+        assert_eq!(two.in_flight(old.slot), 1);
+        lives.roster.leave(old, 0, 0);
+        lives.roster.free(old);
+        lives.roster.join("pod-c").unwrap();
+        assert_eq!(lives.pod("pod-c").slot, old.slot);
+        one.recount(1, &lives.roster);
+        two.recount(2, &lives.roster);
+        assert_eq!((one.in_flight(old.slot), two.in_flight(old.slot)), (0, 0));
+        one.started(lives.pod("pod-c"));
+        one.finished(old);
+        assert_eq!(one.in_flight(old.slot), 1, "the end of an old stream takes nothing from the new pod");
+    }
+}

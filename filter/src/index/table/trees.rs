@@ -169,15 +169,14 @@ impl Trees {
     }
 
     /// The blocks that follow this one.
-    pub fn children<'a>(&'a self, parent: &'a Node) -> impl Iterator<Item = (u32, Node)> + 'a {
+    pub fn children<'a>(&'a self, parent: &'a Node) -> impl Iterator<Item = Node> + 'a {
         let mut at = parent.child;
         std::iter::from_fn(move || {
-            let index = at;
-            let node = *self.nodes.get(index)?;
+            let node = *self.nodes.get(at)?;
             at = node.next;
-            Some((index, node))
+            Some(node)
         })
-        .filter(|(_, node)| is_after(node, parent))
+        .filter(|node| is_after(node, parent))
     }
 
     pub fn memory_bytes(&self) -> usize {

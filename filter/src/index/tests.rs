@@ -1,0 +1,247 @@
+//! The index as a VM uses it, on the fake host.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::*;
+use crate::host::fake::{FakeHost, FakeShared, Moment};
+use crate::host::{Expect, SharedData};
+
+struct Vm {
+    host: FakeHost,
+    index: Index,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Vm {
+    fn new(shared: &FakeShared, settings: &IndexSettings) -> Self {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counting = calls.clone();
+        let mut host = FakeHost::new(shared);
+        host.state.borrow_mut().now = Duration::from_secs(1_700_000_000);
+        host.gate = Some(Box::new(move |moment| {
+            counting.fetch_add(usize::from(moment == Moment::Before), Ordering::Relaxed);
+            Ok(())
+        }));
+        let mut index = Index::new(settings.clone());
+        index.set_pods(["pod-a", "pod-b"]);
+        Self { host, index, calls }
+    }
+
+    fn tick(&mut self) -> Standing {
+        self.host.state.borrow_mut().now += Duration::from_millis(100);
+        self.index.tick(&self.host)
+    }
+
+    fn catch_up(&mut self) -> Standing {
+        self.index.catch_up(&self.host, 256)
+    }
+
+    /// How many hostcalls that takes.
+    fn calls(&mut self, of: impl FnOnce(&mut Index, &FakeHost)) -> usize {
+        let before = self.calls.load(Ordering::Relaxed);
+        of(&mut self.index, &self.host);
+        self.calls.load(Ordering::Relaxed) - before
+    }
+
+    fn pod(&self, id: &str) -> PodRef {
+        self.index.find(id).expect("joined")
+    }
+
+    fn store(&mut self, id: &str, hashes: &[BlockHash]) {
+        let deltas = [
+            Delta::Stored { pod: self.pod(id), parent: None, depth: 0, hashes: hashes.to_vec() },
+            Delta::Routed { pod: self.pod(id) },
+        ];
+        assert_eq!(self.index.append(&self.host, &deltas, OnUnseen::Go), Appended::Done);
+    }
+
+    fn depth(&self, id: &str, chain: &[BlockHash]) -> u32 {
+        let mut depths = Depths::default();
+        self.index.depths(chain, &mut depths);
+        let Some(pod) = self.index.find(id) else { return 0 };
+        depths.steps.iter().find(|(_, pods)| pods.contains(pod.slot)).map_or(0, |(depth, _)| *depth)
+    }
+}
+
+fn small() -> IndexSettings {
+    IndexSettings { ring: 32, shards: 4, ledgers: 8, ..IndexSettings::default() }
+}
+
+#[test]
+fn a_canary_writes_nothing() {
+    let shared = FakeShared::default();
+    let vm = Vm::new(&shared, &small());
+    assert_eq!(vm.index.standing(), Standing::Loading);
+    assert_eq!((shared.keys(), vm.calls.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
+fn what_a_request_costs() {
+    let shared = FakeShared::default();
+    let mut vm = Vm::new(&shared, &IndexSettings::default());
+    vm.tick();
+    assert_eq!(vm.catch_up(), Standing::Exact);
+    let pod = vm.pod("pod-a");
+    let deltas =
+        [Delta::Stored { pod, parent: None, depth: 0, hashes: (0..100).collect() }, Delta::Routed { pod }];
+    let nothing_new = vm.calls(|index, host| {
+        index.catch_up(host, 256);
+    });
+    let append = vm.calls(|index, host| {
+        assert_eq!(index.append(host, &deltas, OnUnseen::Return), Appended::Done);
+    });
+    let ends = vm.calls(|index, host| index.finished(host, pod));
+    assert_eq!((nothing_new, append, ends), (1, 1, 0));
+}
+
+#[test]
+fn a_burst_over_two_workers_is_seen_before_it_is_decided_again() {
+    let shared = FakeShared::default();
+    let (mut one, mut two) = (Vm::new(&shared, &small()), Vm::new(&shared, &small()));
+    one.tick();
+    two.tick();
+    assert_eq!((one.catch_up(), two.catch_up()), (Standing::Exact, Standing::Exact));
+    one.store("pod-b", &[1, 2, 3]);
+    let routed = [Delta::Routed { pod: two.pod("pod-a") }];
+    assert_eq!(two.index.append(&two.host, &routed, OnUnseen::Return), Appended::Unseen);
+    assert_eq!(two.depth("pod-b", &[1, 2, 3, 4]), 3);
+    assert_eq!(two.index.in_flight(two.pod("pod-b").slot), 1);
+    assert_eq!(two.index.append(&two.host, &routed, OnUnseen::Return), Appended::Done);
+    assert_eq!(one.catch_up(), Standing::Exact);
+    assert_eq!(one.index.replica().digest(), two.index.replica().digest());
+}
+
+#[test]
+fn a_new_vm_knows_after_loading_what_the_ring_forgot() {
+    let shared = FakeShared::default();
+    let mut one = Vm::new(&shared, &small());
+    let chains: Vec<Vec<BlockHash>> =
+        (0..200).map(|root| (0..5).map(|i| (root * 100 + i) * 0x9E37_79B9).collect()).collect();
+    for chain in &chains {
+        one.tick();
+        one.store("pod-a", chain);
+    }
+    one.tick();
+    assert_eq!(one.index.counts().full, 0);
+    drop(std::mem::replace(&mut one, Vm::new(&shared, &small())));
+    assert_eq!(one.catch_up(), Standing::Loading, "a request does not load");
+    assert_eq!(one.depth("pod-a", &chains[0]), 0);
+    let ticks = (0..10).take_while(|_| one.tick() != Standing::Exact).count();
+    assert!(ticks < 3, "{ticks} ticks");
+    for chain in &chains {
+        assert_eq!(one.depth("pod-a", chain), 5);
+    }
+    assert!(shared.keys() <= 32 + 4 + 8 + 3);
+}
+
+#[test]
+fn a_pod_that_nobody_names_leaves_and_its_slot_is_used_again() {
+    let shared = FakeShared::default();
+    let mut vm = Vm::new(&shared, &small());
+    vm.tick();
+    vm.store("pod-a", &[1, 2, 3]);
+    let old = vm.pod("pod-a");
+    vm.index.set_pods(["pod-b"]);
+    let ticks = (0..1000).take_while(|_| {
+        vm.tick();
+        vm.index.find("pod-a").is_some()
+    });
+    let left_after = ticks.count();
+    assert!((95..=101).contains(&left_after), "{left_after} ticks");
+    vm.index.set_pods(["pod-b", "pod-c"]);
+    vm.tick();
+    assert_ne!(vm.pod("pod-c").slot, old.slot, "still being wiped");
+    // 30 s by the log's clock, which entries move every 5 s.
+    for _ in 0..400 {
+        vm.tick();
+    }
+    vm.index.set_pods(["pod-a", "pod-b", "pod-c"]);
+    vm.tick();
+    assert_eq!(vm.pod("pod-a"), PodRef { slot: old.slot, generation: old.generation + 1 });
+    assert_eq!(vm.depth("pod-a", &[1, 2, 3]), 0);
+    let late = [Delta::Stored { pod: old, parent: None, depth: 0, hashes: vec![1, 2, 3] }];
+    assert_eq!(vm.index.append(&vm.host, &late, OnUnseen::Go), Appended::Done);
+    assert_eq!((vm.depth("pod-a", &[1, 2, 3]), vm.index.counts().stale_deltas), (0, 1));
+}
+
+#[test]
+fn the_clock_goes_on_without_requests_and_does_not_jump() {
+    let shared = FakeShared::default();
+    let mut vm = Vm::new(&shared, &small());
+    vm.tick();
+    let jump = |vm: &mut Vm, now: u64| {
+        let before = vm.index.replica().clock();
+        vm.host.state.borrow_mut().now = Duration::from_secs(now);
+        vm.tick();
+        vm.index.replica().clock() - before
+    };
+    assert_eq!(jump(&mut vm, 1_700_000_006), 6);
+    assert_eq!(jump(&mut vm, 1_800_000_000), 10, "forward by years");
+    assert_eq!(jump(&mut vm, 1_700_000_000), 0, "and back");
+    assert_eq!(jump(&mut vm, 1_700_000_007), 7, "and it goes on from there");
+}
+
+#[test]
+fn what_is_unused_or_too_much_is_removed() {
+    let shared = FakeShared::default();
+    let settings = IndexSettings { pod_blocks: 10, ttl_seconds: 60, ring: 256, ..small() };
+    let mut vm = Vm::new(&shared, &settings);
+    vm.tick();
+    vm.store("pod-a", &[1, 2, 3, 4, 5, 6]);
+    vm.host.state.borrow_mut().now += Duration::from_secs(5);
+    vm.store("pod-a", &[11, 12, 13, 14, 15, 16]);
+    vm.tick();
+    let depths =
+        |vm: &Vm| (vm.depth("pod-a", &[1, 2, 3, 4, 5, 6]), vm.depth("pod-a", &[11, 12, 13, 14, 15, 16]));
+    assert_eq!(depths(&vm), (4, 6), "the older chain lost its tail");
+    for _ in 0..650 {
+        vm.tick();
+    }
+    assert_eq!(depths(&vm), (0, 0));
+    assert!(vm.index.replica().table().is_empty());
+    assert_eq!(vm.index.counts().aged, 12);
+}
+
+#[test]
+fn a_shard_that_nobody_can_read_is_dropped_by_all() {
+    let shared = FakeShared::default();
+    let settings = small();
+    let keys = Keys::new(settings.clone().bounded().identity());
+    let mut one = Vm::new(&shared, &settings);
+    let chains: Vec<Vec<BlockHash>> = (0..60).map(|root| vec![root * 0x9E37_79B9_7F4A_7C15]).collect();
+    for chain in &chains {
+        one.tick();
+        one.store("pod-a", chain);
+    }
+    let _ = shared.shared_set(&keys.shard(2), b"garbage", Expect::Anything);
+    // Nobody mends it: its writer is stalled.
+    let mut two = Vm::new(&shared, &settings);
+    let ticks = (0..300).take_while(|_| two.tick() != Standing::Exact).count();
+    assert!((60..100).contains(&ticks), "{ticks} ticks");
+    one.catch_up();
+    assert_eq!(one.index.replica().digest(), two.index.replica().digest());
+    let kept = chains.iter().filter(|chain| one.depth("pod-a", chain) == 1).count();
+    assert!((20..60).contains(&kept), "{kept} chains are left");
+    assert_eq!(two.index.counts().unreadable_shards, 4);
+}
+
+#[test]
+fn a_full_ring_drops_and_goes_on() {
+    let shared = FakeShared::default();
+    let mut vm = Vm::new(&shared, &small());
+    vm.tick();
+    let routed = [Delta::Routed { pod: vm.pod("pod-a") }];
+    let mut outcomes = Vec::new();
+    for _ in 0..40 {
+        outcomes.push(vm.index.append(&vm.host, &routed, OnUnseen::Go));
+    }
+    let done = outcomes.iter().filter(|outcome| **outcome == Appended::Done).count();
+    assert!((25..=28).contains(&done), "{done}");
+    assert_eq!(vm.index.counts().full as usize, 40 - done);
+    for _ in 0..6 {
+        vm.tick();
+    }
+    assert_eq!(vm.index.append(&vm.host, &routed, OnUnseen::Go), Appended::Done);
+}
