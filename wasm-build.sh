@@ -8,14 +8,14 @@ usage() {
   cat <<'EOF'
 usage: ./wasm-build.sh [--test] [--features LIST] [--package NAME] [--out FILE]
 
-  --test           quick profile for tests (thin LTO); the result is not for shipping
+  --test           quick profile for tests; the result is not for shipping
   --features LIST  cargo features; `test-trap` is refused without --test
   --package NAME   another cdylib of this workspace (default: warmpath)
   --out FILE       where the module goes (default: warmpath.wasm, with --test warmpath-test.wasm)
 EOF
 }
 
-profile=release features="" package=warmpath out=""
+profile=wasm features="" package=warmpath out=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --test) profile=wasm-test ;;
@@ -27,11 +27,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-if [ "$profile" = release ] && [[ ",$features," == *,test-trap,* ]]; then
+if [ "$profile" = wasm ] && [[ ",$features," == *,test-trap,* ]]; then
   echo "wasm-build.sh: the feature test-trap lets a request trap a VM; it goes with --test only" >&2
   exit 2
 fi
-[ -n "$out" ] || { [ "$profile" = release ] && out=$package.wasm || out=$package-test.wasm; }
+[ -n "$out" ] || { [ "$profile" = wasm ] && out=$package.wasm || out=$package-test.wasm; }
 
 target=wasm32-unknown-unknown
 command -v cargo >/dev/null || { echo "wasm-build.sh: cargo is not on PATH; install Rust from https://rustup.rs" >&2; exit 1; }

@@ -13,14 +13,17 @@
 
 pub mod blocks;
 pub mod config;
+pub mod explain;
+pub mod fleet;
+pub mod guard;
 pub mod host;
 pub mod index;
 pub mod metrics;
 pub mod pipeline;
+pub mod plugin;
 pub mod pods;
 pub mod request;
 pub mod stream;
-pub mod vm;
 pub mod workflow;
 
 #[cfg(target_arch = "wasm32")]

@@ -1,1 +1,110 @@
-//! TODO
+//! What Warmpath counts, in Envoy's own stats as `wasmcustom.warmpath.<name>`.
+//!
+//! One table names every metric, so that the number of names is bounded and each is defined once in a VM. Metrics
+//! never fail a request: what can't be defined or written is left out.
+
+use crate::host::{Host, MetricId, MetricKind};
+
+macro_rules! metrics {
+    ($($variant:ident $kind:ident $name:literal $doc:literal;)*) => {
+        /// A metric of fixed name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Metric { $(#[doc = $doc] $variant,)* }
+
+        /// Kind, name and meaning of every metric, in the order of [`Metric`].
+        pub const METRICS: &[(MetricKind, &str, &str)] = &[$((MetricKind::$kind, concat!("warmpath.", $name), $doc),)*];
+    };
+}
+
+metrics! {
+    Requests Counter "requests" "Requests that Warmpath decided or refused.";
+    ByPrefix Counter "decided_by_prefix" "Decided with the prompt's blocks looked up in a whole index.";
+    ByLoad Counter "decided_by_load" "Decided without a prompt: nothing to read, or a step down.";
+    ByRoundRobin Counter "decided_by_round_robin" "Decided by Envoy's own policy: Warmpath named no pod.";
+    BlocksAsked Counter "blocks_asked" "Blocks of all prompts that were looked up.";
+    BlocksMatched Counter "blocks_matched" "Of these, blocks that the chosen pod was predicted to hold.";
+    DecidedAgain Counter "decided_again" "Decisions made a second time, because another worker had written meanwhile.";
+    Relaxed Counter "filters_relaxed" "Filters that would have left no pod and were passed over.";
+    Refused Counter "refused" "Requests answered here, because a strict filter left no pod.";
+    Malformed Counter "step_down_malformed" "Bodies that could not be parsed; routed by load, unchanged.";
+    TooLarge Counter "step_down_too_large" "Bodies over limits.max_body_bytes; routed by load, unread.";
+    NotJson Counter "step_down_not_json" "Bodies that are compressed or not JSON; routed by load, unread.";
+    IndexNotReady Counter "step_down_index_not_ready" "Requests decided while this VM's replica was loading or behind.";
+    HostErrors Counter "step_down_host_error" "Hostcalls that failed and made a request step down.";
+    Unheld Counter "step_down_unheld" "Requests sent on unread, because Envoy gave no body within a second.";
+    Moved Counter "moved" "Requests that Envoy's retry took to another pod than the first choice.";
+    Withdrawn Counter "withdrawn" "Requests that failed, so that what they were to leave in a cache was withdrawn.";
+    LogFull Counter "log_full" "Speculative entries dropped, because a checkpoint was due.";
+    LogFailed Counter "log_failed" "Entries that could not be appended.";
+    Unreadable Counter "shared_data_unreadable" "Entries, shards and ledgers in shared data that could not be read and were skipped.";
+    VmStarted Counter "vm_started" "VMs that took up work. More than Envoy's workers and main thread: one trapped.";
+    DecisionTime Histogram "decision_microseconds" "Time from the whole body to the decision, in microseconds.";
+    IndexBlocks Gauge "index_blocks" "Blocks in the index.";
+    IndexMemory Gauge "index_memory_bytes" "Memory of one replica of the index.";
+    InFlight Gauge "in_flight" "Requests in flight over all workers.";
+}
+
+/// The metrics of one VM.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    ids: Vec<Option<MetricId>>,
+}
+
+impl Metrics {
+    /// Defines every metric of the table.
+    pub fn define(host: &impl Host) -> Self {
+        Self { ids: METRICS.iter().map(|(kind, name, _)| host.define_metric(*kind, name).ok()).collect() }
+    }
+
+    fn id(&self, metric: Metric) -> Option<MetricId> {
+        self.ids.get(metric as usize).copied().flatten()
+    }
+
+    /// Adds to a counter or gauge. Adding 0 does nothing: Envoy would refuse it.
+    pub fn add(&self, host: &impl Host, metric: Metric, by: u64) {
+        if let (Some(id), Ok(by @ 1..)) = (self.id(metric), i64::try_from(by)) {
+            let _ = host.increment_metric(id, by);
+        }
+    }
+
+    /// Sets a gauge, or records a value of a histogram.
+    pub fn record(&self, host: &impl Host, metric: Metric, value: u64) {
+        if let Some(id) = self.id(metric) {
+            let _ = host.record_metric(id, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::{FakeHost, FakeShared};
+
+    #[test]
+    fn every_metric_has_a_name_of_its_own() {
+        let mut names: Vec<_> = METRICS.iter().map(|m| m.1).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), METRICS.len());
+    }
+
+    #[test]
+    fn counts_and_records_under_the_table_s_names() {
+        let host = FakeHost::new(&FakeShared::default());
+        let metrics = Metrics::define(&host);
+        metrics.add(&host, Metric::Requests, 2);
+        metrics.add(&host, Metric::Requests, 0);
+        metrics.record(&host, Metric::IndexBlocks, 7);
+        assert_eq!(host.metric("warmpath.requests"), 2);
+        assert_eq!(host.metric("warmpath.index_blocks"), 7);
+    }
+
+    #[test]
+    fn a_metric_that_cannot_be_defined_is_left_out() {
+        let host = FakeHost::new(&FakeShared::default());
+        host.state.borrow_mut().failing.push("define_metric");
+        let metrics = Metrics::define(&host);
+        metrics.add(&host, Metric::Requests, 1);
+        assert_eq!(host.metric("warmpath.requests"), 0);
+    }
+}

@@ -1,21 +1,22 @@
 //! Tokens to chained block hashes: the names under which the prefix cache knows its blocks.
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 /// Hashes a growing sequence of tokens into one hash for each full block, each over the block and the hash before it.
 #[derive(Clone, Debug)]
 pub struct Chain {
     hashes: Vec<u64>,
     last: u64,
-    partial: Vec<u32>,
-    block_size: usize,
+    /// The tokens after the last full block, in bytes.
+    partial: Vec<u8>,
+    block_bytes: usize,
 }
 
 impl Chain {
     /// An empty chain. `seed` is what keeps models and salts apart; `block_size` is in tokens and at least 1.
     pub fn new(seed: u64, block_size: usize) -> Self {
-        let block_size = block_size.max(1);
-        Self { hashes: Vec::new(), last: seed, partial: Vec::with_capacity(block_size), block_size }
+        let block_bytes = block_size.max(1) * size_of::<u32>();
+        Self { hashes: Vec::new(), last: seed, partial: Vec::with_capacity(block_bytes), block_bytes }
     }
 
     /// The seed of prompts to `model` under `salt` (OpenAI bodies' `cache_salt`).
@@ -33,14 +34,11 @@ impl Chain {
     /// Appends tokens.
     pub fn push(&mut self, tokens: &[u32]) {
         for token in tokens {
-            self.partial.push(*token);
-            if self.partial.len() == self.block_size {
-                let mut hasher = Xxh3::with_seed(self.last);
-                for token in self.partial.drain(..) {
-                    hasher.update(&token.to_le_bytes());
-                }
-                self.last = hasher.digest();
+            self.partial.extend_from_slice(&token.to_le_bytes());
+            if self.partial.len() == self.block_bytes {
+                self.last = xxh3_64_with_seed(&self.partial, self.last);
                 self.hashes.push(self.last);
+                self.partial.clear();
             }
         }
     }

@@ -286,3 +286,123 @@ impl Drop for Counted {
         (self.gauge)(&self.engine.counters).fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::task::JoinHandle;
+
+    /// 1000 prompt tokens a second, 100 generated ones, blocks of 10.
+    fn engine(blocks: u32, max_running: usize) -> Arc<Engine> {
+        let time =
+            TimeModel { prefill_rate: 1000.0, decode_rate: 100.0, speedup: 1.0, chunk: Duration::ZERO };
+        Arc::new(Engine::new(Settings { blocks, block_size: 10, max_running, time }))
+    }
+
+    fn prompt(seed: u32, length: u32) -> Vec<u32> {
+        (0..length).map(|index| seed * 1_000_000 + index).collect()
+    }
+
+    /// Runs a request to its end. Gives the time of its first token since `start`, and what was cached.
+    fn run(
+        engine: &Arc<Engine>,
+        prompt: Vec<u32>,
+        generate: usize,
+        start: Instant,
+    ) -> JoinHandle<(u128, usize)> {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            let work = Work { prompt: &prompt, seed: 0, generate, slowness: 1.0 };
+            let mut running = engine.start(work).await.unwrap();
+            let first = start.elapsed().as_millis();
+            running.generate_all(generate).await;
+            (first, running.cached_tokens())
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn prompts_are_prefilled_one_after_the_other_and_the_second_finds_the_first() {
+        let (engine, start) = (engine(1000, 9), Instant::now());
+        let first = run(&engine, prompt(1, 500), 1, start);
+        let same = run(&engine, prompt(1, 500), 1, start);
+        let other = run(&engine, prompt(2, 300), 1, start);
+        assert_eq!(first.await.unwrap(), (500, 0));
+        // All but the last token's block.
+        assert_eq!(same.await.unwrap(), (510, 490));
+        assert_eq!(other.await.unwrap(), (810, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_batch_makes_the_next_wait_for_an_end() {
+        let (engine, start) = (engine(1000, 1), Instant::now());
+        let first = run(&engine, prompt(1, 100), 11, start);
+        let second = run(&engine, prompt(2, 100), 1, start);
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        let load = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed);
+        assert_eq!((load(&engine.counters().running), load(&engine.counters().waiting)), (1, 1));
+        assert_eq!(first.await.unwrap().0, 100);
+        assert_eq!(
+            second.await.unwrap().0,
+            300,
+            "100 ms of prefill and 100 ms of decode, then its own 100 ms"
+        );
+        assert_eq!((load(&engine.counters().running), load(&engine.counters().waiting)), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_room_in_the_cache_the_queue_waits_in_order() {
+        let (engine, start) = (engine(10, 9), Instant::now());
+        let first = run(&engine, prompt(1, 60), 11, start);
+        let large = run(&engine, prompt(2, 50), 1, start);
+        let small = run(&engine, prompt(3, 10), 1, start);
+        assert_eq!(first.await.unwrap().0, 60);
+        assert_eq!(large.await.unwrap().0, 60 + 100 + 50);
+        assert_eq!(small.await.unwrap().0, 60 + 100 + 50 + 10, "it would fit, but it came later");
+        let work = Work { prompt: &prompt(4, 100), seed: 0, generate: 1, slowness: 1.0 };
+        assert_eq!(engine.start(work).await.unwrap_err(), TooLong { limit: 100 });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_frees_the_pod_at_once() {
+        let (engine, start) = (engine(100, 1), Instant::now());
+        let leaves = run(&engine, prompt(1, 900), 1, start);
+        let queued = run(&engine, prompt(2, 100), 1, start);
+        let last = run(&engine, prompt(3, 100), 1, start);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        queued.abort();
+        leaves.abort();
+        assert_eq!(last.await.unwrap(), (150, 0));
+        assert_eq!(engine.cache().in_use(), 0);
+        assert_eq!(engine.counters().running.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_come_at_their_rate_and_are_cached_for_the_next_turn() {
+        let engine = engine(100, 1);
+        let first = prompt(1, 25);
+        let mut running =
+            engine.start(Work { prompt: &first, seed: 0, generate: 17, slowness: 2.0 }).await.unwrap();
+        let start = Instant::now();
+        for expected in 1..=17 {
+            assert_eq!(running.generate(17).await, expected);
+            assert_eq!(start.elapsed().as_millis(), 20 * (expected as u128 - 1));
+        }
+        let answer = running.answer();
+        drop(running);
+        let mut next = first;
+        next.extend((0..17).map(|index| answer.token(index)));
+        next.extend(prompt(2, 30));
+        let next = engine.start(Work { prompt: &next, seed: 0, generate: 1, slowness: 1.0 }).await.unwrap();
+        assert_eq!(next.cached_tokens(), 40, "25 + 17 tokens, of which the last was never computed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn seeds_keep_prompts_apart() {
+        let engine = engine(100, 1);
+        for seed in [1, 2] {
+            let work = Work { prompt: &prompt(1, 50), seed, generate: 1, slowness: 1.0 };
+            assert_eq!(engine.start(work).await.unwrap().cached_tokens(), 0);
+        }
+    }
+}

@@ -61,6 +61,15 @@ impl Flags {
         text.parse().map(Some).map_err(|error| format!("{name} {text}: {error}"))
     }
 
+    /// The same for a number that must be above 0.
+    pub fn positive<T>(&self, name: &str, default: T) -> Result<T, String>
+    where
+        T: FromStr<Err: std::fmt::Display> + PartialOrd + Default + std::fmt::Display,
+    {
+        let value = self.get(name, default)?;
+        if value > T::default() { Ok(value) } else { Err(format!("{name} {value}: must be above 0")) }
+    }
+
     /// Every value given for `name`.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.given.iter().filter(move |(given, _)| *given == name).map(|(_, value)| value.as_str())
@@ -114,6 +123,9 @@ mod tests {
         assert!(parse("--prot 1").unwrap_err().contains("--prot"));
         assert!(parse("--port").unwrap_err().contains("--port needs"));
         assert!(parse("--loud=yes").unwrap_err().contains("--loud takes no value"));
+        assert!(parse("--port 0").unwrap().positive("--port", 1).unwrap_err().contains("--port 0"));
+        assert!(parse("--port nan").unwrap().positive("--port", 1.0).unwrap_err().contains("--port NaN"));
+        assert_eq!(parse("").unwrap().positive("--port", 1.5), Ok(1.5));
         assert!(parse("--port x").unwrap().get("--port", 0).unwrap_err().contains("--port x"));
     }
 }

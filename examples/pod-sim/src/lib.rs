@@ -19,6 +19,7 @@ pub mod journal;
 pub mod metrics;
 pub mod payload;
 pub mod pod;
+pub mod replay;
 pub mod server;
 pub mod time;
 pub mod tokens;

@@ -102,7 +102,7 @@ fn run() -> Result<(), String> {
 async fn serve(flags: &Flags) -> Result<(), String> {
     let host: IpAddr = flags.get("--host", IpAddr::from([127, 0, 0, 1]))?;
     let first_port: u16 = flags.get("--port", 8001)?;
-    let pods: u16 = flags.get("--pods", 1)?;
+    let pods: u16 = flags.positive("--pods", 1)?;
     let name: String = flags.get("--name", "pod".to_owned())?;
     let (settings, options) = (settings(flags)?, options(flags)?);
     let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
@@ -133,22 +133,14 @@ async fn serve(flags: &Flags) -> Result<(), String> {
 }
 
 fn settings(flags: &Flags) -> Result<Settings, String> {
-    let above_zero = |name: &str, default: f64| match flags.get(name, default)? {
-        value if value > 0.0 => Ok(value),
-        value => Err(format!("{name} {value}: must be above 0")),
-    };
-    let at_least_one = |name: &str, default: u32| match flags.get(name, default)? {
-        0 => Err(format!("{name} 0: must be at least 1")),
-        value => Ok(value),
-    };
     Ok(Settings {
-        blocks: at_least_one("--blocks", 4096)?,
-        block_size: at_least_one("--block-size", 16)? as usize,
-        max_running: at_least_one("--max-running", 16)? as usize,
+        blocks: flags.positive("--blocks", 4096)?,
+        block_size: flags.positive("--block-size", 16)?,
+        max_running: flags.positive("--max-running", 16)?,
         time: TimeModel {
-            prefill_rate: above_zero("--prefill-rate", 8000.0)?,
-            decode_rate: above_zero("--decode-rate", 50.0)?,
-            speedup: above_zero("--speedup", 1.0)?,
+            prefill_rate: flags.positive("--prefill-rate", 8000.0)?,
+            decode_rate: flags.positive("--decode-rate", 50.0)?,
+            speedup: flags.positive("--speedup", 1.0)?,
             chunk: Duration::from_millis(flags.get("--chunk-ms", 10)?),
         },
     })
@@ -166,4 +158,17 @@ fn options(flags: &Flags) -> Result<Options, String> {
             .map_err(|error| format!("--keep-alive-seconds {keep_alive}: {error}"))?,
         journal: flags.get("--journal", 1000)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FLAGS;
+
+    #[test]
+    fn the_readme_names_every_flag() {
+        let readme = include_str!("../README.md");
+        for flag in FLAGS {
+            assert!(readme.contains(&format!("`{}", flag.name)), "{} is missing", flag.name);
+        }
+    }
 }

@@ -2,21 +2,29 @@
 
 use super::EnvoyHost;
 use crate::host::{Host, Level};
-use crate::stream::{Flow, Router, Stream};
+use crate::plugin::{Plugin, Vm};
+use crate::stream::{Flow, Stream};
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::{Action, ContextType};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Clock of everything that is measured in ticks.
 const TICK: Duration = Duration::from_millis(100);
 
+thread_local! {
+    static VM: RefCell<Vm> = RefCell::default();
+}
+
 pub struct Root {
-    router: Rc<Router>,
+    id: u32,
+    plugin: Option<Rc<Plugin>>,
 }
 
 impl Root {
-    pub fn new(_: u32) -> Self {
-        Self { router: Rc::default() }
+    pub fn new(id: u32) -> Self {
+        Self { id, plugin: None }
     }
 }
 
@@ -24,23 +32,31 @@ impl Context for Root {}
 
 impl RootContext for Root {
     fn on_configure(&mut self, _: usize) -> bool {
-        let host = EnvoyHost;
-        let router =
-            host.plugin_configuration().map_err(|e| e.to_string()).and_then(|bytes| Router::build(&bytes));
-        match router {
-            Ok(router) => {
-                self.router = Rc::new(router);
-                host.set_tick_period(TICK).is_ok()
+        let configured = VM.with(|vm| match vm.try_borrow_mut() {
+            Ok(mut vm) => vm.configure(&EnvoyHost, self.id),
+            Err(_) => Err("the VM is being configured already".to_owned()),
+        });
+        match configured {
+            Ok(plugin) => {
+                self.plugin = Some(plugin);
+                EnvoyHost.set_tick_period(TICK).is_ok()
             }
-            Err(mistake) => {
-                host.log(Level::Error, &format!("warmpath configuration refused: {mistake}"));
+            Err(mistakes) => {
+                EnvoyHost.log(Level::Error, &format!("warmpath configuration refused: {mistakes}"));
                 false
             }
         }
     }
 
+    fn on_tick(&mut self) {
+        if let Some(plugin) = &self.plugin {
+            plugin.tick(&EnvoyHost);
+        }
+    }
+
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Http { stream: Stream::new(id, self.router.clone()) }))
+        let stream = self.plugin.clone().map(|plugin| Rc::new(RefCell::new(Stream::new(id, plugin))));
+        Some(Box::new(Http { stream }))
     }
 
     fn get_type(&self) -> Option<ContextType> {
@@ -48,8 +64,16 @@ impl RootContext for Root {
     }
 }
 
+/// A stream; without a configuration, requests just go on.
 struct Http {
-    stream: Stream,
+    stream: Option<Rc<RefCell<Stream>>>,
+}
+
+impl Http {
+    fn with(&self, callback: impl FnOnce(&mut Stream) -> Flow) -> Action {
+        let stream = self.stream.as_ref().and_then(|stream| stream.try_borrow_mut().ok());
+        action(stream.map_or(Flow::Continue, |mut stream| callback(&mut stream)))
+    }
 }
 
 fn action(flow: Flow) -> Action {
@@ -63,14 +87,33 @@ impl Context for Http {}
 
 impl HttpContext for Http {
     fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
-        action(self.stream.on_request_headers(&EnvoyHost, end_of_stream))
+        #[cfg(feature = "test-trap")]
+        if matches!(EnvoyHost.header(crate::host::Headers::Request, "x-test-trap"), Ok(Some(_))) {
+            std::process::abort();
+        }
+        let flow = self.stream.as_ref().map(|s| Stream::on_request_headers(s, &EnvoyHost, end_of_stream));
+        action(flow.unwrap_or(Flow::Continue))
     }
 
-    fn on_http_request_body(&mut self, _: usize, end_of_stream: bool) -> Action {
-        action(self.stream.on_request_body(&EnvoyHost, end_of_stream))
+    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        self.with(|stream| stream.on_request_body(&EnvoyHost, size, end_of_stream))
     }
 
     fn on_http_request_trailers(&mut self, _: usize) -> Action {
-        action(self.stream.on_request_body(&EnvoyHost, true))
+        self.with(|stream| stream.on_request_trailers(&EnvoyHost))
+    }
+
+    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+        self.with(|stream| {
+            stream.on_response_headers(&EnvoyHost);
+            Flow::Continue
+        })
+    }
+
+    fn on_log(&mut self) {
+        self.with(|stream| {
+            stream.on_log(&EnvoyHost);
+            Flow::Continue
+        });
     }
 }

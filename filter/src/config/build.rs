@@ -1,0 +1,227 @@
+//! From the configuration as written to a [`Router`], with every mistake found.
+
+use super::mistake::Mistakes;
+use super::pods::build_pods;
+use super::raw::{RawBy, RawConfig, RawProfile, RawRouting, RawSelect};
+use super::router::{Router, Routing, Settings};
+use super::select::{PathPattern, Rule};
+use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
+use crate::pods::Pod;
+use std::fmt::Display;
+
+/// Longest configuration that is looked at.
+pub const MAX_CONFIG_BYTES: usize = 1 << 20;
+/// Longest name of a profile.
+const MAX_NAME: usize = 64;
+/// Most profiles of a user's own.
+const MAX_PROFILES: usize = 32;
+/// Most rules of `select`.
+const MAX_RULES: usize = 64;
+/// The profile of whoever names none.
+const DEFAULT_PROFILE: &str = "prefix-aware";
+/// The routing header of whoever names none: what the endpoint picker protocol calls it.
+const DEFAULT_HEADER: &str = "x-gateway-destination-endpoint";
+/// Fallbacks for whoever gives no number.
+const DEFAULT_FALLBACKS: usize = 3;
+
+/// Reads and checks a plugin configuration in JSON.
+pub fn load(json: &[u8]) -> Result<Router, Mistakes> {
+    let mut mistakes = Mistakes::default();
+    if json.trim_ascii().is_empty() {
+        mistakes.add("", "is empty; name at least the pods: {\"pods\": [{\"address\": \"10.0.0.1:8000\"}]}");
+    } else if json.len() > MAX_CONFIG_BYTES {
+        mistakes.add("", format!("has {} bytes; at most {MAX_CONFIG_BYTES} are read", json.len()));
+    }
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let raw: RawConfig = match serde_path_to_error::deserialize(&mut deserializer) {
+        Ok(raw) => raw,
+        Err(error) => {
+            mistakes.add_serde("", &error);
+            return Err(mistakes);
+        }
+    };
+    if let Err(error) = deserializer.end() {
+        mistakes.add("", format!("{error}; only one JSON object may stand here"));
+        return Err(mistakes);
+    }
+    build(&raw, mistakes)
+}
+
+fn build(raw: &RawConfig, mut mistakes: Mistakes) -> Result<Router, Mistakes> {
+    let pods = build_pods(&raw.pods, raw.routing.by, &mut mistakes);
+    let settings = settings(raw, &mut mistakes);
+    let mut profiles =
+        Profiles { raw, pods: &pods, block_size: settings.block_size, names: Vec::new(), built: Vec::new() };
+    profiles.build_own(&mut mistakes);
+    let default = profiles.find("profile", raw.profile.as_deref().unwrap_or(DEFAULT_PROFILE), &mut mistakes);
+    if raw.select.len() > MAX_RULES {
+        mistakes.add("select", format!("has {} rules; at most {MAX_RULES} are allowed", raw.select.len()));
+    }
+    let rules = raw.select.iter().take(MAX_RULES).enumerate();
+    let rules: Vec<_> = rules.filter_map(|(i, rule)| profiles.rule(i, rule, &mut mistakes)).collect();
+    let Profiles { built, .. } = profiles;
+    match default {
+        Some(default) if mistakes.is_empty() => {
+            Ok(Router { pods, profiles: built.into_iter().flatten().collect(), default, rules, settings })
+        }
+        _ => Err(mistakes),
+    }
+}
+
+fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
+    let RawConfig { blocks, index, limits, .. } = raw;
+    within("blocks.size", blocks.size, 16, 65_536, mistakes);
+    within("index.max_blocks", index.max_blocks, 1000, 16_000_000, mistakes);
+    within("index.pod_blocks", index.pod_blocks, 1, 16_000_000, mistakes);
+    within("index.ttl_seconds", index.ttl_seconds, 1, 30 * 24 * 3600, mistakes);
+    within("limits.max_body_bytes", limits.max_body_bytes, 1024, 64 << 20, mistakes);
+    within("limits.max_messages", limits.max_messages, 1, 100_000, mistakes);
+    if let Some(name) = &raw.debug_header {
+        check_header("debug_header", name, mistakes);
+    }
+    Settings {
+        block_size: blocks.size,
+        max_blocks: index.max_blocks,
+        pod_blocks: index.pod_blocks,
+        ttl_seconds: index.ttl_seconds,
+        max_body_bytes: limits.max_body_bytes,
+        max_messages: limits.max_messages,
+        routing: routing(&raw.routing, mistakes),
+        debug_header: raw.debug_header.as_ref().map(|name| name.to_ascii_lowercase()),
+    }
+}
+
+fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {
+    let header = raw.header.as_deref().unwrap_or(DEFAULT_HEADER).to_ascii_lowercase();
+    check_header("routing.header", &header, mistakes);
+    match raw.by {
+        RawBy::Address => {
+            let fallbacks = raw.fallbacks.unwrap_or(DEFAULT_FALLBACKS);
+            within("routing.fallbacks", fallbacks, 0, MAX_FALLBACKS, mistakes);
+            Routing::Address { header, fallbacks }
+        }
+        RawBy::Cluster => {
+            if raw.fallbacks.is_some() {
+                let problem =
+                    "a cluster_header names one cluster and has no fallbacks; remove it, or route by address";
+                mistakes.add("routing.fallbacks", problem);
+            }
+            Routing::Cluster { header }
+        }
+    }
+}
+
+/// The profiles that were asked for, each built once.
+struct Profiles<'a> {
+    raw: &'a RawConfig,
+    pods: &'a [Pod],
+    block_size: usize,
+    names: Vec<String>,
+    /// `None` where a mistake was reported.
+    built: Vec<Option<Profile>>,
+}
+
+impl Profiles<'_> {
+    /// Builds all that the user wrote, used or not: a wrong one is better found today.
+    fn build_own(&mut self, mistakes: &mut Mistakes) {
+        let own = &self.raw.profiles;
+        if own.len() > MAX_PROFILES {
+            mistakes
+                .add("profiles", format!("has {} profiles; at most {MAX_PROFILES} are allowed", own.len()));
+        }
+        for (name, profile) in own.iter().take(MAX_PROFILES) {
+            let path = format!("profiles.{}", name.escape_debug());
+            if !is_name(name) {
+                mistakes.add(path, format!("name it with 1 to {MAX_NAME} letters, digits, - and _"));
+            } else if BUILT_IN.iter().any(|built_in| built_in.name == name) {
+                mistakes.add(path, "is the name of a built-in profile; give yours another");
+            } else {
+                self.add(name, profile, mistakes);
+            }
+        }
+    }
+
+    fn add(&mut self, name: &str, raw: &RawProfile, mistakes: &mut Mistakes) -> usize {
+        self.names.push(name.to_owned());
+        self.built.push(build_profile(name, raw, self.pods, self.block_size, mistakes));
+        self.built.len().saturating_sub(1)
+    }
+
+    /// The position of a profile, which is built now if it comes with Warmpath.
+    fn find(&mut self, path: &str, name: &str, mistakes: &mut Mistakes) -> Option<usize> {
+        if let Some(at) = self.names.iter().position(|known| known == name) {
+            return Some(at);
+        }
+        if self.raw.profiles.get(name).is_some() {
+            return None; // Its own mistake was reported.
+        }
+        let Some(built_in) = BUILT_IN.iter().find(|built_in| built_in.name == name) else {
+            let own = self.raw.profiles.iter().map(|(name, _)| name);
+            let known: Vec<_> = BUILT_IN.iter().map(|built_in| built_in.name).chain(own).collect();
+            let problem =
+                format!("there is no profile \"{}\"; take one of {}", name.escape_debug(), known.join(", "));
+            mistakes.add(path, problem);
+            return None;
+        };
+        match serde_json::from_str(built_in.json) {
+            Ok(raw) => Some(self.add(name, &raw, mistakes)),
+            Err(error) => {
+                mistakes.add(path, format!("the built-in profile can't be read: {error}"));
+                None
+            }
+        }
+    }
+
+    fn rule(&mut self, i: usize, raw: &RawSelect, mistakes: &mut Mistakes) -> Option<Rule> {
+        let before = mistakes.count();
+        let at = format!("select[{i}]");
+        if raw.path.is_none() && raw.model.is_none() && raw.header.is_none() {
+            mistakes
+                .add(&at, "has no condition; add path, model or header, or name the profile in `profile`");
+        }
+        let path = raw.path.as_deref().map(PathPattern::parse).transpose();
+        let path = path.unwrap_or_else(|problem| {
+            mistakes.add(format!("{at}.path"), problem);
+            None
+        });
+        if let Some(header) = &raw.header {
+            check_header(&format!("{at}.header.name"), &header.name, mistakes);
+        }
+        let profile = self.find(&format!("{at}.profile"), &raw.profile, mistakes);
+        let header =
+            raw.header.as_ref().map(|header| (header.name.to_ascii_lowercase(), header.value.clone()));
+        (mistakes.count() == before).then_some(Rule {
+            path,
+            model: raw.model.clone(),
+            header,
+            profile: profile?,
+        })
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+}
+
+fn check_header(path: &str, name: &str, mistakes: &mut Mistakes) {
+    if !is_token(name) {
+        mistakes.add(path, format!("\"{}\" is no name of a header", name.escape_debug()));
+    }
+}
+
+/// Reports a number outside its range.
+pub(super) fn within<T: PartialOrd + Display>(
+    path: &str,
+    value: T,
+    low: T,
+    high: T,
+    mistakes: &mut Mistakes,
+) {
+    if !(low <= value && value <= high) {
+        mistakes.add(path, format!("{value} is out of range; give {low} to {high}"));
+    }
+}

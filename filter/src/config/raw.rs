@@ -1,0 +1,154 @@
+//! The configuration as written. Unknown and doubled fields are refused; ranges and references are checked in `build`.
+
+use super::entries::Entries;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The whole plugin configuration.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawConfig {
+    pub pods: Vec<RawPod>,
+    #[serde(default)]
+    pub profile: Option<String>,
+    #[serde(default)]
+    pub profiles: Entries<RawProfile>,
+    #[serde(default)]
+    pub select: Vec<RawSelect>,
+    #[serde(default)]
+    pub blocks: RawBlocks,
+    #[serde(default)]
+    pub index: RawIndex,
+    #[serde(default)]
+    pub limits: RawLimits,
+    #[serde(default)]
+    pub routing: RawRouting,
+    #[serde(default)]
+    pub debug_header: Option<String>,
+}
+
+/// One pod.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPod {
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub address: Option<String>,
+    #[serde(default)]
+    pub cluster: Option<String>,
+    #[serde(default)]
+    pub models: Vec<String>,
+    #[serde(default)]
+    pub labels: Entries<String>,
+    #[serde(default)]
+    pub weight: Option<f32>,
+    #[serde(default)]
+    pub max_in_flight: Option<u32>,
+}
+
+/// A part: its `type` and its fields.
+pub type RawPart = Entries<Value>;
+
+/// A profile.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawProfile {
+    /// Preparations, in their order.
+    pub prepare: Vec<RawPart>,
+    /// Filters, in their order.
+    pub filters: Vec<RawPart>,
+    /// Scorers.
+    pub scorers: Vec<RawPart>,
+    /// The picker, which must be there.
+    pub picker: Option<RawPart>,
+}
+
+/// A rule that chooses a profile. All conditions that it gives must hold.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawSelect {
+    #[serde(default)]
+    pub path: Option<String>,
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub header: Option<RawHeader>,
+    pub profile: String,
+}
+
+/// A header that must be there, with that value if one is given.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawHeader {
+    pub name: String,
+    #[serde(default)]
+    pub value: Option<String>,
+}
+
+/// How prompts are cut.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawBlocks {
+    pub size: usize,
+}
+
+impl Default for RawBlocks {
+    fn default() -> Self {
+        Self { size: 256 }
+    }
+}
+
+/// Bounds of the index.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawIndex {
+    pub max_blocks: u32,
+    pub pod_blocks: u32,
+    pub ttl_seconds: u32,
+}
+
+impl Default for RawIndex {
+    fn default() -> Self {
+        Self { max_blocks: 500_000, pod_blocks: 32_768, ttl_seconds: 3600 }
+    }
+}
+
+/// Bounds of what a client may send.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawLimits {
+    pub max_body_bytes: usize,
+    pub max_messages: usize,
+}
+
+impl Default for RawLimits {
+    fn default() -> Self {
+        Self { max_body_bytes: 8 << 20, max_messages: 4096 }
+    }
+}
+
+/// How the chosen pod is told to Envoy.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawRouting {
+    pub by: RawBy,
+    pub header: Option<String>,
+    pub fallbacks: Option<usize>,
+}
+
+impl Default for RawRouting {
+    fn default() -> Self {
+        Self { by: RawBy::Address, header: None, fallbacks: None }
+    }
+}
+
+/// What the routing header holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RawBy {
+    /// Addresses, for a cluster with `override_host`.
+    Address,
+    /// The name of a pod's own cluster, for a route with `cluster_header`.
+    Cluster,
+}

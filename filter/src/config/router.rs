@@ -1,0 +1,133 @@
+//! What a configuration becomes: everything that streams of one root context share, immutable.
+
+use super::select::Rule;
+use crate::pipeline::{Decision, PodState, Profile, Refused, Residency, Scratch, Slots, World};
+use crate::pods::Pod;
+
+/// Looks up a request header by its lower-case name.
+pub type HeaderLookup<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
+
+/// A configuration that was found right.
+pub struct Router {
+    pub(super) pods: Vec<Pod>,
+    pub(super) profiles: Vec<Profile>,
+    pub(super) default: usize,
+    pub(super) rules: Vec<Rule>,
+    pub(super) settings: Settings,
+}
+
+/// What the rest of the filter needs of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of a block of a prompt.
+    pub block_size: usize,
+    /// Most blocks in a VM's index.
+    pub max_blocks: u32,
+    /// Most blocks that a pod is thought to hold; older ones are forgotten.
+    pub pod_blocks: u32,
+    /// How long a block is remembered after its last use.
+    pub ttl_seconds: u32,
+    /// Longest body that is read; longer ones go by load.
+    pub max_body_bytes: usize,
+    /// Most messages of a chat that are read; longer ones go by load.
+    pub max_messages: usize,
+    /// How the choice is told to Envoy.
+    pub routing: Routing,
+    /// A request with this header is answered with `x-warmpath-*` headers.
+    pub debug_header: Option<String>,
+}
+
+/// How the chosen pod is told to Envoy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Routing {
+    /// Addresses in order, for a cluster with `override_host`.
+    Address {
+        /// The header.
+        header: String,
+        /// Addresses after the first.
+        fallbacks: usize,
+    },
+    /// The name of the pod's own cluster, for a route with `cluster_header`.
+    Cluster {
+        /// The header.
+        header: String,
+    },
+}
+
+impl Routing {
+    /// The header that carries the choice. Never let a client set it.
+    pub fn header(&self) -> &str {
+        match self {
+            Self::Address { header, .. } | Self::Cluster { header } => header,
+        }
+    }
+
+    /// How many fallbacks it can carry.
+    pub fn fallbacks(&self) -> usize {
+        match self {
+            Self::Address { fallbacks, .. } => *fallbacks,
+            Self::Cluster { .. } => 0,
+        }
+    }
+}
+
+impl Router {
+    /// The pods; what is known of them at run time is asked for by position in this slice.
+    pub fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
+    /// Everything but pods and profiles.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The profiles that some request can come to.
+    pub fn profiles(&self) -> &[Profile] {
+        &self.profiles
+    }
+
+    /// Must this request's body be read before it can be decided: by the profile, or to know the profile?
+    pub fn needs_body(&self, path: &str, header: HeaderLookup<'_>) -> bool {
+        let profile = match self.rules.iter().find(|rule| rule.matches_head(path, header)) {
+            Some(rule) if rule.model.is_some() => return true,
+            Some(rule) => rule.profile,
+            None => self.default,
+        };
+        self.profiles.get(profile).is_some_and(Profile::needs_body)
+    }
+
+    /// The profile of the first rule that matches, or the default one. `model` is `None` where the body was not read or
+    /// names none.
+    pub fn select(&self, path: &str, header: HeaderLookup<'_>, model: Option<&str>) -> Option<&Profile> {
+        let rule =
+            self.rules.iter().find(|rule| rule.matches_model(model) && rule.matches_head(path, header));
+        self.profiles.get(rule.map_or(self.default, |rule| rule.profile))
+    }
+
+    /// Decides by a profile, with as many fallbacks as the routing header carries. `states` is by position, like
+    /// [`Router::pods`].
+    pub fn decide(
+        &self,
+        profile: &Profile,
+        states: &[PodState],
+        index: &dyn Residency,
+        slots: &mut Slots,
+        scratch: &mut Scratch,
+    ) -> Result<Decision, Refused> {
+        let world = World { pods: &self.pods, states, index, fallbacks: self.settings.routing.fallbacks() };
+        profile.decide(&world, slots, scratch)
+    }
+
+    /// Writes what the routing header says of a decision: targets in order, by commas.
+    pub fn destination(&self, decision: &Decision, out: &mut String) {
+        out.clear();
+        let rest = decision.fallbacks().iter().map(|pod| usize::from(*pod));
+        for pod in std::iter::once(decision.pod).chain(rest).filter_map(|pod| self.pods.get(pod)) {
+            if !out.is_empty() {
+                out.push(',');
+            }
+            out.push_str(&pod.target);
+        }
+    }
+}

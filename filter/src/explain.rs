@@ -1,0 +1,90 @@
+//! Why a pod was chosen, for people: response headers on demand, filter state for access logs, and refusals.
+
+use crate::config::Router;
+use crate::host::{Headers, Host};
+use crate::pipeline::{Profile, Refused, Scratch};
+use crate::stream::Flow;
+use crate::workflow::Sent;
+use std::fmt::Write as _;
+
+/// Pods whose scores are shown: the chosen one and its fallbacks.
+const MOST_SHOWN: usize = 8;
+
+/// What the `x-warmpath-*` response headers will say.
+#[derive(Debug, Default)]
+pub struct Explanation {
+    /// Why the prompt was not read.
+    pub step_down: Option<String>,
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Explanation {
+    /// Notes a decision.
+    pub fn fill(&mut self, router: &Router, profile: &Profile, scratch: &Scratch, sent: &Sent) {
+        let decision = &sent.decision;
+        let mut scores = String::new();
+        let fallbacks = decision.fallbacks().iter().map(|pod| usize::from(*pod));
+        for position in std::iter::once(decision.pod).chain(fallbacks).take(MOST_SHOWN) {
+            let Some(pod) = router.pods().get(position) else { continue };
+            let _ = write!(scores, "{}{}", if scores.is_empty() { "" } else { "; " }, pod.name);
+            for (name, weight, score) in profile.scores(scratch, position) {
+                let _ = write!(scores, " {name}={score:.3}*{weight}");
+            }
+        }
+        self.headers = vec![
+            ("x-warmpath-pod", name(router, decision.pod).to_owned()),
+            ("x-warmpath-profile", profile.name().to_owned()),
+            ("x-warmpath-mode", mode(sent).to_owned()),
+            ("x-warmpath-matched", format!("{}/{}", decision.matched, decision.blocks)),
+            ("x-warmpath-scores", scores),
+        ];
+        let relaxed: Vec<_> = profile.relaxed(decision).collect();
+        if !relaxed.is_empty() {
+            self.headers.push(("x-warmpath-relaxed", relaxed.join(",")));
+        }
+    }
+
+    /// Adds the headers to the response.
+    pub fn write(&self, host: &impl Host) {
+        for (name, value) in &self.headers {
+            let _ = host.set_header(Headers::Response, name, value);
+        }
+        if let Some(why) = &self.step_down {
+            let _ = host.set_header(Headers::Response, "x-warmpath-step-down", why);
+        }
+    }
+}
+
+fn name(router: &Router, position: usize) -> &str {
+    router.pods().get(position).map_or("", |pod| pod.name.as_str())
+}
+
+fn mode(sent: &Sent) -> &'static str {
+    if sent.by_prefix { "approximate" } else { "load" }
+}
+
+/// One line for `%FILTER_STATE(wasm.warmpath:PLAIN)%`.
+pub fn filter_state(router: &Router, profile: &Profile, sent: &Sent) -> String {
+    let decision = &sent.decision;
+    format!(
+        "pod={} profile={} mode={} matched={}/{}",
+        name(router, decision.pod),
+        profile.name(),
+        mode(sent),
+        decision.matched,
+        decision.blocks
+    )
+}
+
+/// Answers a request that no pod may serve, in the form of OpenAI's errors.
+pub fn refuse(host: &impl Host, refused: &Refused) -> Flow {
+    let message = format!("No pod may serve this request: the filter {} left none.", refused.filter);
+    let body = serde_json::json!({
+        "error": {"message": message, "type": "service_unavailable", "param": null, "code": "no_pod"}
+    });
+    let headers = [("content-type", "application/json")];
+    match host.respond(503, &headers, body.to_string().as_bytes(), "warmpath_no_pod") {
+        Ok(()) => Flow::Pause,
+        Err(_) => Flow::Continue,
+    }
+}

@@ -1,0 +1,145 @@
+//! What all plugin configurations of one VM share: the replica of the index, the loads, the clock of ticks.
+//!
+//! Configurations share a [`Fleet`] where their hashes are comparable: an old and a new configuration while Envoy drains,
+//! or two listeners with the same settings of blocks.
+
+use crate::host::Host;
+use crate::index::{Index, IndexSettings, Standing};
+use crate::metrics::{Metric, Metrics};
+use crate::pipeline::{PodState, Scratch};
+use std::collections::BTreeMap;
+
+/// Entries of the log that are applied before a request is decided. More wait for the tick.
+const CATCH_UP: usize = 256;
+/// Configurations of one VM whose pods are kept apart. Envoy drains one at a time; more is somebody's mistake.
+const MOST_PLUGINS: usize = 64;
+
+/// State of one VM under one fingerprint.
+pub struct Fleet {
+    /// Who holds which blocks, and what is in flight.
+    pub index: Index,
+    /// Buffers and chance of decisions.
+    pub scratch: Scratch,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Buffer for what is known of the pods, kept from decision to decision.
+    pub states: Vec<PodState>,
+    /// Buffer for the routing header, likewise.
+    pub destination: String,
+    /// Identities of pods, by the plugin configuration that names them.
+    named: BTreeMap<u32, Vec<String>>,
+    ticks: u64,
+    turn: u64,
+    seeded: bool,
+    reported: Reported,
+}
+
+/// Counters of the index as they were last added to Envoy's stats.
+#[derive(Debug, Default, Clone, Copy)]
+struct Reported {
+    full: u64,
+    failed: u64,
+    unreadable: u64,
+}
+
+impl Fleet {
+    /// Knows nothing yet, and asks nothing of the host but metrics.
+    pub fn new(settings: IndexSettings, metrics: Metrics) -> Self {
+        Self {
+            index: Index::new(settings),
+            scratch: Scratch::new(0),
+            metrics,
+            states: Vec::new(),
+            destination: String::new(),
+            named: BTreeMap::new(),
+            ticks: 0,
+            turn: 0,
+            seeded: false,
+            reported: Reported::default(),
+        }
+    }
+
+    /// Ticks of this VM so far, at about ten a second: a clock that cannot jump.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// A number of its own for the next request of this VM.
+    pub fn next_turn(&mut self) -> u64 {
+        self.turn = self.turn.wrapping_add(1);
+        self.turn
+    }
+
+    /// Says which pods a plugin configuration names.
+    pub fn name_pods(&mut self, plugin: u32, ids: Vec<String>) {
+        if self.named.len() < MOST_PLUGINS || self.named.contains_key(&plugin) {
+            self.named.insert(plugin, ids);
+        }
+        self.set_pods();
+    }
+
+    /// A plugin configuration ended.
+    pub fn forget(&mut self, plugin: u32) {
+        self.named.remove(&plugin);
+        self.set_pods();
+    }
+
+    fn set_pods(&mut self) {
+        let mut ids: Vec<&str> = self.named.values().flatten().map(String::as_str).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        self.index.set_pods(ids);
+    }
+
+    /// Learns what other workers wrote, before a decision.
+    pub fn catch_up(&mut self, host: &impl Host) -> Standing {
+        let standing = self.index.catch_up(host, CATCH_UP);
+        self.seed(host);
+        standing
+    }
+
+    /// A tick of one of the VM's configurations. Only one of them drives: with two, time would run twice as fast.
+    pub fn tick(&mut self, host: &impl Host, plugin: u32) {
+        if self.named.keys().next() != Some(&plugin) {
+            return;
+        }
+        self.ticks = self.ticks.wrapping_add(1);
+        self.index.tick(host);
+        self.seed(host);
+        self.report(host);
+    }
+
+    /// There is no random hostcall. The life's number is no other VM's, and the clock no other Envoy's.
+    fn seed(&mut self, host: &impl Host) {
+        if let (false, Some(life)) = (self.seeded, self.index.life()) {
+            self.seeded = true;
+            let clock = host.now().as_nanos() as u64;
+            self.scratch = Scratch::new(clock ^ life.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            self.metrics.add(host, Metric::VmStarted, 1);
+        }
+    }
+
+    fn report(&mut self, host: &impl Host) {
+        let counts = self.index.counts();
+        let now = Reported {
+            full: counts.full,
+            failed: counts.failed,
+            unreadable: counts
+                .unreadable_entries
+                .saturating_add(counts.unreadable_shards)
+                .saturating_add(counts.unreadable_ledgers),
+        };
+        let before = std::mem::replace(&mut self.reported, now);
+        self.metrics.add(host, Metric::LogFull, now.full.saturating_sub(before.full));
+        self.metrics.add(host, Metric::LogFailed, now.failed.saturating_sub(before.failed));
+        self.metrics.add(host, Metric::Unreadable, now.unreadable.saturating_sub(before.unreadable));
+        if self.index.holds_lease() {
+            let table = self.index.replica().table();
+            self.metrics.record(host, Metric::IndexBlocks, table.len() as u64);
+            self.metrics.record(host, Metric::IndexMemory, table.memory_bytes() as u64);
+            let pods = self.index.replica().roster().active().iter();
+            let in_flight = pods.map(|slot| u64::from(self.index.in_flight(slot))).sum();
+            self.metrics.record(host, Metric::InFlight, in_flight);
+        }
+    }
+}

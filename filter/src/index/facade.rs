@@ -1,0 +1,290 @@
+//! [`Index`]: the data layer as a VM uses it.
+
+use std::time::Duration;
+
+use crate::host::Host;
+use crate::pods::Load;
+
+use super::checkpoint::Checkpointer;
+use super::follower::{Appended, Follower, OnUnseen, Standing};
+use super::housekeeping::Housekeeping;
+use super::lease::Lease;
+use super::{
+    BlockHash, Delta, Depths, IndexCounts, IndexSettings, MAX_POD_ID, MAX_SLOTS, PodRef, PodSet, Replica,
+    Slot,
+};
+
+/// Age from which, on the path of a request, the ledgers of others are read again and the own one is written.
+const FRESH: Duration = Duration::from_millis(10);
+/// Entries that a tick applies.
+const TICK_ENTRIES: usize = 4096;
+
+/// The replicated index of one VM: which pods hold which blocks, and how much each has to do.
+///
+/// No hostcall is made before the first [`Index::tick`] or [`Index::catch_up`]: the canary VM that Envoy makes to try a
+/// configuration writes nothing. Every call is bounded, whatever the others do and whatever shared data holds.
+#[derive(Debug)]
+pub struct Index {
+    settings: IndexSettings,
+    follower: Follower,
+    load: Load,
+    /// Version of the roster that `load` was added up under.
+    counted: u64,
+    /// Identities of the pods that this VM's configurations name.
+    pods: Vec<Box<str>>,
+    joined: bool,
+    refreshed: Option<Duration>,
+    published: Option<Duration>,
+    lease: Lease,
+    checkpointer: Checkpointer,
+    /// While this VM holds the lease.
+    housekeeping: Option<Housekeeping>,
+}
+
+impl Index {
+    /// An index that knows nothing yet.
+    #[must_use]
+    pub fn new(settings: IndexSettings) -> Self {
+        let settings = settings.bounded();
+        Self {
+            follower: Follower::new(&settings),
+            load: Load::new(settings.ledgers),
+            counted: 0,
+            pods: Vec::new(),
+            joined: false,
+            refreshed: None,
+            published: None,
+            lease: Lease::default(),
+            checkpointer: Checkpointer::new(settings.shards),
+            housekeeping: None,
+            settings,
+        }
+    }
+
+    /// Says which pods this VM's configurations name, old and new ones together. They join at the next tick, or with the
+    /// first request; one that no VM names any more leaves after a while. Identities are 1 to 255 bytes, at most 512.
+    pub fn set_pods<'a>(&mut self, ids: impl IntoIterator<Item = &'a str>) {
+        let ids = ids.into_iter().filter(|id| (1..=MAX_POD_ID).contains(&id.len()));
+        self.pods = ids.take(MAX_SLOTS).map(Into::into).collect();
+        self.joined = false;
+    }
+
+    /// How good the answers are.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.follower.standing()
+    }
+
+    /// A number that no other life of a VM has; `None` before the first tick or request.
+    #[must_use]
+    pub fn life(&self) -> Option<u64> {
+        self.follower.life()
+    }
+
+    /// This VM's copy of the index.
+    #[must_use]
+    pub fn replica(&self) -> &Replica {
+        &self.follower.replica
+    }
+
+    /// The slot and generation of a pod; `None` until it has joined. They change when a pod left and came back.
+    #[must_use]
+    pub fn find(&self, id: &str) -> Option<PodRef> {
+        self.replica().roster().find(id)
+    }
+
+    /// Requests in flight at the pod of a slot, over all VMs.
+    #[must_use]
+    pub fn in_flight(&self, slot: Slot) -> u32 {
+        self.load.in_flight(slot)
+    }
+
+    /// What is in flight.
+    #[must_use]
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// Whether this VM did the housekeeping at its last tick.
+    #[must_use]
+    pub fn holds_lease(&self) -> bool {
+        self.housekeeping.is_some()
+    }
+
+    /// What went wrong or was left out.
+    #[must_use]
+    pub fn counts(&self) -> IndexCounts {
+        let replica = self.replica().counts();
+        IndexCounts {
+            unreadable_ledgers: self.load.unreadable(),
+            stale_deltas: replica.stale_deltas,
+            refused_blocks: replica.refused_blocks,
+            refused_pods: replica.refused_pods,
+            ..self.follower.counts
+        }
+    }
+
+    /// How many leading blocks of the chain each pod holds. Nobody holds anything while [`Standing::Loading`].
+    pub fn depths(&self, chain: &[BlockHash], out: &mut Depths) {
+        match self.standing() {
+            Standing::Loading => out.steps.clear(),
+            _ => self.replica().table().depths(chain, self.replica().roster().active(), out),
+        }
+    }
+
+    /// Applies what others appended, at most `budget` entries. Call it before a request is decided: where nothing is new
+    /// it costs one hostcall, and every 10 ms one more for each VM.
+    pub fn catch_up(&mut self, host: &impl Host, budget: usize) -> Standing {
+        self.follower.catch_up(host, &mut self.load, budget);
+        if !self.joined {
+            self.join(host);
+        }
+        if is_old(self.refreshed, host.now()) {
+            self.refresh(host);
+        }
+        self.recount();
+        self.standing()
+    }
+
+    /// Appends to the log what was decided, and applies it. Right after [`Index::catch_up`] it costs one hostcall for each
+    /// 8 KiB. With [`OnUnseen::Return`] nothing is appended if others were first: decide once more, then call it with
+    /// [`OnUnseen::Go`].
+    pub fn append(&mut self, host: &impl Host, deltas: &[Delta], on_unseen: OnUnseen) -> Appended {
+        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen);
+        self.recount();
+        appended
+    }
+
+    /// A request was sent to the pod. Others learn of it by a [`Delta::Routed`], and by the ledger.
+    pub fn started(&mut self, pod: PodRef) {
+        self.load.started(pod);
+    }
+
+    /// A request that was [`Index::started`] ended, however it ended.
+    pub fn finished(&mut self, host: &impl Host, pod: PodRef) {
+        self.load.finished(pod);
+        if self.load.is_published() && is_old(self.published, host.now()) {
+            self.publish(host);
+        }
+    }
+
+    /// What is to be done from time to time: loading, catching up, ledgers, pods, and the housekeeping where this VM holds
+    /// the lease. Call it every 100 ms or so, and sooner while [`Standing::Loading`].
+    pub fn tick(&mut self, host: &impl Host) -> Standing {
+        self.follower.begin(host);
+        self.follower.load(host);
+        self.follower.catch_up(host, &mut self.load, TICK_ENTRIES);
+        self.declare_lost(host);
+        self.join(host);
+        self.load.tick();
+        let refreshed = self.refresh(host);
+        self.publish(host);
+        self.hold_lease(host);
+        if self.housekeeping.is_some() {
+            self.keep_house(host, refreshed);
+        }
+        self.recount();
+        self.standing()
+    }
+
+    /// Joins the pods that have no slot.
+    fn join(&mut self, host: &impl Host) {
+        let roster = self.replica().roster();
+        let new = self.pods.iter().filter(|id| roster.find(id).is_none());
+        let deltas: Vec<_> =
+            new.take(roster.free_slots()).map(|id| Delta::Joined { id: id.clone() }).collect();
+        self.joined = deltas.is_empty() || self.append(host, &deltas, OnUnseen::Go) == Appended::Done;
+    }
+
+    /// Reads the ledgers of all VMs. Says whether all could be read.
+    fn refresh(&mut self, host: &impl Host) -> bool {
+        let Some(life) = self.life() else { return false };
+        self.refreshed = Some(host.now());
+        self.counted = self.replica().roster().version();
+        let Follower { keys, replica, .. } = &self.follower;
+        let refreshed = self.load.refresh(host, keys, life, replica.roster());
+        self.follower.counted(refreshed).is_some()
+    }
+
+    fn own_slots(&self) -> PodSet {
+        self.pods.iter().filter_map(|id| self.find(id)).map(|pod| pod.slot).collect()
+    }
+
+    fn publish(&mut self, host: &impl Host) {
+        let Some(life) = self.life() else { return };
+        self.published = Some(host.now());
+        let in_use = self.own_slots();
+        let Follower { keys, replica, .. } = &self.follower;
+        let published = self.load.publish(host, keys, life, replica.position(), in_use);
+        self.follower.counted(published);
+    }
+
+    fn recount(&mut self) {
+        let version = self.replica().roster().version();
+        if self.counted != version
+            && let Some(life) = self.life()
+        {
+            self.counted = version;
+            self.load.recount(life, self.follower.replica.roster());
+        }
+    }
+
+    /// What no VM can read any more is dropped by all, so that they are equal again.
+    fn declare_lost(&mut self, host: &impl Host) {
+        let lost = self.replica().missing().iter().filter_map(|shard| u8::try_from(*shard).ok());
+        let deltas: Vec<_> = lost.map(|shard| Delta::Lost { shard }).collect();
+        if !deltas.is_empty() && self.follower.is_caught_up() {
+            let _ = self.append(host, &deltas, OnUnseen::Go);
+        }
+    }
+
+    /// Only who knows everything may keep house; a holder that doesn't lets the lease go.
+    fn hold_lease(&mut self, host: &impl Host) {
+        let (Some(life), Standing::Exact) = (self.life(), self.standing()) else {
+            self.stop_housekeeping();
+            return;
+        };
+        let held = self.lease.tick(host, &self.follower.keys, life);
+        match self.follower.counted(held) {
+            Some(true) if self.housekeeping.is_none() => {
+                self.housekeeping = Some(Housekeeping::default());
+                self.follower.replica.begin_aging();
+            }
+            Some(true) => {}
+            _ => self.stop_housekeeping(),
+        }
+    }
+
+    fn stop_housekeeping(&mut self) {
+        self.housekeeping = None;
+        self.follower.replica.end_aging();
+    }
+
+    fn keep_house(&mut self, host: &impl Host, ledgers_are_known: bool) {
+        let wall = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
+        let mut deltas = Housekeeping::blocks(&mut self.follower.replica, &self.settings);
+        let aged: usize = deltas.iter().map(|delta| delta.hashes().len()).sum();
+        let in_use = self.life().map(|life| self.load.in_use(life).union(&self.own_slots()));
+        if let (true, Some(in_use), Some(housekeeping)) = (ledgers_are_known, in_use, &mut self.housekeeping)
+        {
+            deltas.extend(housekeeping.pods(&self.follower.replica, &in_use));
+        }
+        if (!deltas.is_empty() || Housekeeping::clock_is_due(self.replica(), wall))
+            && self.append(host, &deltas, OnUnseen::Go) == Appended::Done
+        {
+            self.follower.counts.aged += aged as u64;
+        }
+        let most = (self.settings.shards / 8).max(1);
+        let Follower { keys, log, replica, .. } = &mut self.follower;
+        if self.housekeeping.is_some() && replica.is_whole() {
+            let written = self.checkpointer.run(host, keys, log, replica, most);
+            let written = self.follower.counted(written).unwrap_or(0);
+            self.follower.counts.shards_written += written as u64;
+        }
+    }
+}
+
+/// Whether something that was done then is to be done again. A clock that was set back makes everything old.
+fn is_old(then: Option<Duration>, now: Duration) -> bool {
+    then.and_then(|then| now.checked_sub(then)).is_none_or(|age| age >= FRESH)
+}

@@ -1,0 +1,88 @@
+//! What the holder of the lease decides: which pods are gone, and which blocks are too old or too many.
+//!
+//! It only proposes deltas. They take effect from the log, in all replicas alike.
+
+use super::roster::SlotState;
+use super::{BlockHash, Delta, IndexSettings, MAX_SLOTS, PodRef, PodSet, Replica, Slot};
+
+/// Ticks after which a pod that no living VM's configuration names has left.
+const UNUSED_TICKS: u32 = 100;
+/// Seconds of the log's clock until the slot of a pod that left may be taken again: its last streams end meanwhile.
+const FREED_AFTER: u32 = 30;
+/// Seconds without an entry after which one is appended for the clock alone.
+const CLOCK_SECONDS: u32 = 5;
+/// Most blocks that are removed in one tick.
+const MOST_AGED: usize = 8192;
+
+/// The decisions of one holder of the lease.
+#[derive(Debug)]
+pub(crate) struct Housekeeping {
+    /// Ticks since anybody used a slot.
+    unused: Vec<u32>,
+}
+
+impl Default for Housekeeping {
+    fn default() -> Self {
+        Self { unused: vec![0; MAX_SLOTS] }
+    }
+}
+
+impl Housekeeping {
+    /// Whether the log's clock stands still: nobody appended for a while, or the wall clock was set back.
+    pub(crate) fn clock_is_due(replica: &Replica, wall: u32) -> bool {
+        wall.checked_sub(replica.last_time()).is_none_or(|since| since >= CLOCK_SECONDS)
+    }
+
+    /// Pods that left, and slots that are free again. `in_use`: slots that the configuration of a living VM names.
+    pub(crate) fn pods(&mut self, replica: &Replica, in_use: &PodSet) -> Vec<Delta> {
+        let roster = replica.roster();
+        let mut deltas = Vec::new();
+        for (slot, unused) in Slot::all().zip(&mut self.unused) {
+            let pod = roster.at(slot);
+            let idle = roster.active().contains(slot) && !in_use.contains(slot);
+            *unused = if idle { unused.saturating_add(1) } else { 0 };
+            match roster.state(slot) {
+                SlotState::Active if *unused >= UNUSED_TICKS => deltas.push(Delta::Left { pod }),
+                SlotState::Leaving { since, .. } if replica.clock().saturating_sub(since) >= FREED_AFTER => {
+                    deltas.push(Delta::Freed { pod });
+                }
+                _ => {}
+            }
+        }
+        deltas
+    }
+
+    /// Blocks to remove: of pods that hold more than their share, those that nobody used for long, and the oldest of the
+    /// pod that holds most while the whole index is nearly full.
+    pub(crate) fn blocks(replica: &mut Replica, settings: &IndexSettings) -> Vec<Delta> {
+        let before = replica.clock().saturating_sub(settings.ttl_seconds);
+        let Some((table, roster, aging)) = replica.aging() else { return Vec::new() };
+        let mut left = MOST_AGED;
+        let mut deltas = Vec::new();
+        let mut remove = |pod: PodRef, hashes: Vec<BlockHash>| {
+            if !hashes.is_empty() {
+                deltas.push(Delta::Removed { pod, hashes });
+            }
+        };
+        let comfortable = settings.max_blocks - settings.max_blocks / 16;
+        let excess = table.len().saturating_sub(comfortable);
+        let largest = roster.active().iter().max_by_key(|slot| table.held_by(*slot));
+        for slot in roster.active().iter() {
+            let mut over = table.held_by(slot).saturating_sub(settings.pod_blocks);
+            if Some(slot) == largest {
+                over = over.max(excess);
+            }
+            let mut hashes = Vec::new();
+            match over {
+                0 => aging.expired(table, slot, before, left, &mut hashes),
+                _ => aging.oldest(table, slot, over.min(left), &mut hashes),
+            }
+            left = left.saturating_sub(hashes.len());
+            remove(roster.at(slot), hashes);
+            if left == 0 {
+                break;
+            }
+        }
+        deltas
+    }
+}

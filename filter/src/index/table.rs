@@ -1,0 +1,355 @@
+//! The block table of one replica: which pods hold which block.
+//!
+//! Blocks form trees, a chain's next block being a child of the one before. Beside the set of pods that *store* a
+//! block the table keeps the set for which it is *visible*: those that store it and every block before it. Along a
+//! chain the visible sets only shrink, so a query can bisect, and is still exact where pods have holes.
+//!
+//! **State is local to a shard.** What a write does to a block depends on that block's record and on how many blocks
+//! its shard holds, on nothing else; links, visibility and placeholders are derived. So shards of a checkpoint that
+//! were written at different positions of the log can be loaded together: [`Table::freeze`] those that are ahead,
+//! and [`Table::thaw`] each when the replay arrives at its position.
+
+mod node;
+mod pods;
+mod slab;
+mod trees;
+
+use node::Node;
+use slab::NIL;
+use trees::Trees;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{MAX_SLOTS, PodSet, Slot};
+
+/// Names a block and everything before it in its chain.
+pub type BlockHash = u64;
+
+/// How many shards a table has. A block's shard follows from its hash alone.
+pub const SHARDS: usize = 256;
+
+/// What a [`Table::store`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stored {
+    /// Blocks that the pod did not hold before.
+    pub added: usize,
+    /// Blocks left out: known with another parent or depth, or new to a full shard.
+    pub refused: usize,
+}
+
+/// A block as checkpoints keep it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Its name.
+    pub hash: BlockHash,
+    /// The block before it; `None` exactly at depth 0.
+    pub parent: Option<BlockHash>,
+    /// How many blocks are before it in its chain.
+    pub depth: u32,
+    /// When it was last stored or touched, in seconds of the log's clock.
+    pub touched: u32,
+    /// The pods that hold it; never empty.
+    pub stored: PodSet,
+}
+
+/// The block table of one replica.
+#[derive(Debug)]
+pub struct Table {
+    /// Read by the query and by ageing.
+    pub(super) trees: Trees,
+    shards: Vec<Shard>,
+    /// By slot.
+    pods: Vec<Held>,
+    max_per_shard: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Shard {
+    /// Blocks that somebody holds; placeholders are not counted.
+    blocks: usize,
+    frozen: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    stored: usize,
+    visible: usize,
+}
+
+impl Table {
+    /// An empty table that takes about `max_blocks` blocks: each shard takes its even share, and refuses more.
+    #[must_use]
+    pub fn new(max_blocks: usize) -> Self {
+        Self {
+            trees: Trees::new(),
+            shards: vec![Shard::default(); SHARDS],
+            pods: vec![Held::default(); MAX_SLOTS],
+            max_per_shard: max_blocks.div_ceil(SHARDS),
+        }
+    }
+
+    /// The shard that a block belongs to, below [`SHARDS`].
+    #[must_use]
+    pub const fn shard_of(hash: BlockHash) -> usize {
+        shard_of(hash)
+    }
+
+    /// Records that a pod holds the blocks `hashes`, each the parent of the next; the first follows `parent`, or begins
+    /// a chain (depth 0, no parent). Sets their `touched` where that is later.
+    ///
+    /// Each block stands alone: one that is refused does not keep those after it from being stored.
+    pub fn store(
+        &mut self,
+        slot: Slot,
+        parent: Option<BlockHash>,
+        depth: u32,
+        hashes: &[BlockHash],
+        touched: u32,
+    ) -> Stored {
+        let deepest = u32::try_from(hashes.len()).ok().and_then(|count| depth.checked_add(count));
+        if deepest.is_none() {
+            return Stored { added: 0, refused: hashes.len() };
+        }
+        let mut done = Stored::default();
+        let mut before = parent;
+        let mut above = parent.map_or(NIL, |hash| self.trees.find(hash));
+        for (&hash, depth) in hashes.iter().zip(depth..) {
+            let mut index = self.trees.find_near(self.trees.node(above).child, hash);
+            if !self.is_frozen(hash) {
+                if let Some(place) = self.place(index, hash, before, above, depth) {
+                    done.added += usize::from(self.add(place, slot, touched));
+                    index = place;
+                } else {
+                    done.refused += 1;
+                }
+            }
+            (before, above) = (Some(hash), index);
+        }
+        done
+    }
+
+    /// Records that a pod no longer holds these blocks. Says how many of them it held.
+    pub fn remove(&mut self, slot: Slot, hashes: &[BlockHash]) -> usize {
+        let mut removed = 0;
+        let mut guess = NIL;
+        for &hash in hashes {
+            let index = self.trees.find_near(guess, hash);
+            let node = self.trees.node(index);
+            // Removals come from the tail.
+            guess = node.parent;
+            if !self.is_frozen(hash) && self.trees.stores(&node, slot) {
+                self.drop_pod(index, slot);
+                removed += 1;
+            }
+        }
+        removed
+    }
+
+    /// Sets when a block was last used, where that is later than what is known. Says whether the block is known.
+    pub fn touch(&mut self, hash: BlockHash, touched: u32) -> bool {
+        let index = self.trees.find(hash);
+        if self.is_frozen(hash) {
+            return false;
+        }
+        let Some(node) = self.trees.node_mut(index).filter(|node| !node.is_placeholder()) else {
+            return false;
+        };
+        node.touched = node.touched.max(touched);
+        true
+    }
+
+    /// Takes a pod out of every block of one shard; says how many held it. All [`SHARDS`] calls wipe its column.
+    pub fn wipe(&mut self, slot: Slot, shard: usize) -> usize {
+        if self.shards.get(shard).is_none_or(|shard| shard.frozen) || self.held_by(slot) == 0 {
+            return 0;
+        }
+        let held = |&index: &u32| self.trees.stores(&self.trees.node(index), slot);
+        let indices: Vec<u32> = self.trees.shard(shard).filter(held).collect();
+        indices.iter().for_each(|&index| self.drop_pod(index, slot));
+        indices.len()
+    }
+
+    /// Makes a shard ignore `store`, `remove`, `touch` and `wipe` until it is thawed. [`Table::load`] still writes to it.
+    pub fn freeze(&mut self, shard: usize) {
+        self.set_frozen(shard, true);
+    }
+
+    /// Ends [`Table::freeze`].
+    pub fn thaw(&mut self, shard: usize) {
+        self.set_frozen(shard, false);
+    }
+
+    /// The blocks of a shard, in no order.
+    pub fn shard(&self, shard: usize) -> impl Iterator<Item = Block> + '_ {
+        self.trees.shard(shard).filter_map(|index| self.block(&self.trees.node(index)))
+    }
+
+    /// Puts a block of a checkpoint back, in any order. Says whether it was taken: not where it is known already,
+    /// contradicts itself, has no pods, or its shard is full.
+    pub fn load(&mut self, block: &Block) -> bool {
+        let index = self.trees.find(block.hash);
+        if !self.trees.node(index).is_placeholder() || block.stored.is_empty() {
+            return false;
+        }
+        let above = block.parent.map_or(NIL, |hash| self.trees.find(hash));
+        let Some(index) = self.place(index, block.hash, block.parent, above, block.depth) else {
+            return false;
+        };
+        for slot in block.stored.iter() {
+            self.add(index, slot, block.touched);
+        }
+        true
+    }
+
+    /// The record of a block that somebody holds.
+    #[must_use]
+    pub fn get(&self, hash: BlockHash) -> Option<Block> {
+        self.block(&self.trees.node(self.trees.find(hash)))
+    }
+
+    /// How many blocks somebody holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.blocks).sum()
+    }
+
+    /// Whether nobody holds anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many blocks a pod holds.
+    #[must_use]
+    pub fn held_by(&self, slot: Slot) -> usize {
+        self.pods.get(slot.index()).map_or(0, |pod| pod.stored)
+    }
+
+    /// Bytes allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.trees.memory_bytes()
+            + self.shards.capacity() * size_of::<Shard>()
+            + self.pods.capacity() * size_of::<Held>()
+    }
+
+    /// A digest of all that is replicated, as far as it concerns the pods of `mask`. Equal tables have equal digests,
+    /// whatever the order in which they came to be so.
+    #[must_use]
+    pub fn digest(&self, mask: &PodSet) -> u64 {
+        self.trees.nodes().filter_map(|node| self.block(node)).fold(0, |sum: u64, block| {
+            let stored = block.stored.intersect(mask);
+            sum.wrapping_add(if stored.is_empty() { 0 } else { digest(&Block { stored, ..block }) })
+        })
+    }
+
+    /// Finds room for a block: its node, where it is known with this parent and depth, or a new one, linked. `index` and
+    /// `above` are the nodes of the block and its parent, or `NIL`. `None` where the block is refused.
+    fn place(
+        &mut self,
+        index: u32,
+        hash: BlockHash,
+        parent: Option<BlockHash>,
+        above: u32,
+        depth: u32,
+    ) -> Option<u32> {
+        let node = self.trees.node(index);
+        if !node.is_placeholder() {
+            // A parent that has no node is not this block's: that one has.
+            let same = node.depth == depth && node.parent == above && parent.is_some() == (above != NIL);
+            return same.then_some(index);
+        }
+        let full = self.shards.get(shard_of(hash)).is_none_or(|shard| shard.blocks >= self.max_per_shard);
+        if full || parent.is_none() != (depth == 0) || parent == Some(hash) {
+            return None;
+        }
+        let index = if index == NIL { self.trees.insert(hash) } else { index };
+        self.trees.node_mut(index)?.depth = depth;
+        if let Some(parent) = parent {
+            let above = if above == NIL { self.trees.insert(parent) } else { above };
+            self.trees.link(index, above);
+        }
+        Some(index)
+    }
+
+    /// Adds a pod to a block that has its place. Says whether it is new there.
+    fn add(&mut self, index: u32, slot: Slot, touched: u32) -> bool {
+        let node = self.trees.node(index);
+        if let Some(node) = self.trees.node_mut(index) {
+            node.touched = node.touched.max(touched);
+        }
+        if self.trees.stores(&node, slot) || !self.trees.add(index, slot) {
+            return false;
+        }
+        if let Some(shard) = self.shards.get_mut(shard_of(node.hash)).filter(|_| node.is_placeholder()) {
+            shard.blocks += 1;
+        }
+        if let Some(pod) = self.pods.get_mut(slot.index()) {
+            pod.stored += 1;
+            if self.trees.sees_before(&node, slot) {
+                pod.visible += self.trees.show(index, slot, true, pod.stored - pod.visible);
+            }
+        }
+        true
+    }
+
+    /// Takes a pod out of a block that it stores.
+    fn drop_pod(&mut self, index: u32, slot: Slot) {
+        let Some(pod) = self.pods.get_mut(slot.index()) else { return };
+        pod.visible -= self.trees.show(index, slot, false, pod.visible);
+        pod.stored -= 1;
+        self.trees.take(index, slot);
+        let node = self.trees.node(index);
+        if node.is_placeholder() {
+            self.trees.retire(index);
+            if let Some(shard) = self.shards.get_mut(shard_of(node.hash)) {
+                shard.blocks -= 1;
+            }
+        }
+    }
+
+    fn block(&self, node: &Node) -> Option<Block> {
+        let parent = (node.parent != NIL).then(|| self.trees.node(node.parent).hash);
+        let stored = node.pods.stored(self.trees.sets());
+        (!node.is_placeholder()).then_some(Block {
+            hash: node.hash,
+            parent,
+            depth: node.depth,
+            touched: node.touched,
+            stored,
+        })
+    }
+
+    fn is_frozen(&self, hash: BlockHash) -> bool {
+        self.shards.get(shard_of(hash)).is_some_and(|shard| shard.frozen)
+    }
+
+    fn set_frozen(&mut self, shard: usize, frozen: bool) {
+        if let Some(shard) = self.shards.get_mut(shard) {
+            shard.frozen = frozen;
+        }
+    }
+}
+
+/// Fibonacci scrambling: multiplying by 2^64 / phi carries every bit of the hash into the highest.
+const fn scramble(hash: BlockHash) -> u64 {
+    hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+const fn shard_of(hash: BlockHash) -> usize {
+    (scramble(hash) >> 56) as usize
+}
+
+/// What a shard's map hashes by. The map tells entries apart by the highest bits (on wasm32 of the lower half) and
+/// finds their place by the lowest, so neither may hold the bits that name the shard.
+const fn spread(hash: BlockHash) -> u64 {
+    let scrambled = scramble(hash);
+    (scrambled << 8) ^ (scrambled >> 24)
+}
+
+fn digest(block: &Block) -> u64 {
+    let own = [block.hash, block.parent.unwrap_or(0), u64::from(block.depth), u64::from(block.touched)];
+    own.iter().chain(block.stored.words()).fold(0, |seed, word| xxh3_64_with_seed(&word.to_le_bytes(), seed))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,7 @@
+//! Filters: which pods may not serve a request. One file a part.
+
+pub mod concurrency_cap;
+pub mod health;
+pub mod label;
+pub mod model;
+pub mod prefix_threshold;

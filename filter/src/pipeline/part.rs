@@ -1,0 +1,199 @@
+//! The contracts of parts: one trait for each stage, and what a part says of itself for the registry.
+
+use super::decision::Order;
+use super::positions::Positions;
+use super::residency::{BlockHash, Residency};
+use super::rng::Rng;
+use super::slots::{SlotId, Slots};
+use crate::config::Mistakes;
+use crate::pods::Pod;
+use serde::de::DeserializeOwned;
+use std::fmt;
+
+/// The stages of a decision, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Reads the request and the index into slots.
+    Prepare,
+    /// Takes pods out.
+    Filter,
+    /// Rates those that are left.
+    Score,
+    /// Chooses one, and the order of fallbacks.
+    Pick,
+}
+
+impl Stage {
+    /// The field of a profile that lists parts of this stage.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Filter => "filters",
+            Self::Score => "scorers",
+            Self::Pick => "picker",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Prepare => "preparation",
+            Self::Filter => "filter",
+            Self::Score => "scorer",
+            Self::Pick => "picker",
+        })
+    }
+}
+
+/// The parsed body, as far as parts read it.
+pub trait Body {
+    /// Model asked for.
+    fn model(&self) -> Option<&str>;
+    /// The end user that the body names.
+    fn user(&self) -> Option<&str>;
+    /// Appends the hashes of the prompt's whole blocks of `block_size` bytes.
+    fn chain(&self, block_size: usize, out: &mut Vec<BlockHash>);
+}
+
+/// The request, as preparations see it.
+pub struct Input<'a> {
+    /// Looks up a request header by its lower-case name.
+    pub header: &'a dyn Fn(&str) -> Option<Vec<u8>>,
+    /// The body; `None` where it was not read or could not be understood.
+    pub body: Option<&'a dyn Body>,
+}
+
+/// What is known of one pod at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodState {
+    /// Requests sent there that have not ended, from all workers.
+    pub in_flight: u32,
+    /// Does it answer?
+    pub healthy: bool,
+}
+
+/// The pods, as filters, scorers and pickers see them; every slice is by position.
+pub struct View<'a> {
+    /// What the configuration says.
+    pub pods: &'a [Pod],
+    /// What is known now.
+    pub states: &'a [PodState],
+    /// Requests in flight by weight: comparable between pods of unequal capacity.
+    pub load: &'a [f32],
+    /// What preparations wrote.
+    pub slots: &'a Slots,
+}
+
+impl View<'_> {
+    /// A pod's load by weight. Unknown positions are infinitely loaded.
+    pub fn load(&self, pod: usize) -> f32 {
+        self.load.get(pod).copied().unwrap_or(f32::INFINITY)
+    }
+}
+
+/// Reads the request into slots.
+pub trait Prepare {
+    /// Writes what depends on the request alone. Called once a request. What is absent or malformed stays empty; that
+    /// is never an error.
+    fn prepare(&self, input: &Input<'_>, slots: &mut Slots);
+    /// Writes what depends on the index. Called before each decision, of which there may be several a request, with
+    /// those slots emptied.
+    fn locate(&self, _slots: &mut Slots, _index: &dyn Residency) {}
+}
+
+/// Takes pods out.
+pub trait Filter {
+    /// Removes from `kept` whatever must not serve this request. May leave nobody: the profile decides what then.
+    fn filter(&self, view: &View<'_>, kept: &mut Positions);
+}
+
+/// Rates pods.
+pub trait Score {
+    /// Writes for each pod of `among` a score in [0, 1], more is better, to its position in `scores`, which is 0
+    /// before. What lies outside is clamped, and NaN counts as 0.
+    fn score(&self, view: &View<'_>, among: &Positions, scores: &mut [f32]);
+}
+
+/// Chooses.
+pub trait Pick {
+    /// Pushes pods of `among`, best first, until `order` is full or nobody is left. `scores` are weighted sums by
+    /// position.
+    fn pick(&self, view: &View<'_>, among: &Positions, scores: &[f32], rng: &mut Rng, order: &mut Order);
+}
+
+/// A part, built.
+pub enum Built {
+    /// For [`Stage::Prepare`].
+    Prepare(Box<dyn Prepare>),
+    /// For [`Stage::Filter`].
+    Filter(Box<dyn Filter>),
+    /// For [`Stage::Score`].
+    Score(Box<dyn Score>),
+    /// For [`Stage::Pick`].
+    Pick(Box<dyn Pick>),
+}
+
+/// One field of a part's configuration, for the reference.
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// What to write: `number`, `string`, ...
+    pub kind: &'static str,
+    /// What holds without it; empty where it must be given.
+    pub default: &'static str,
+    /// Meaning, unit and range.
+    pub doc: &'static str,
+}
+
+/// A part's configuration type, and everything the registry tells of the part. Unknown fields must be refused
+/// (`#[serde(deny_unknown_fields)]`).
+pub trait Part: DeserializeOwned {
+    /// `type` in the configuration; unique in its stage.
+    const NAME: &'static str;
+    /// Where it stands.
+    const STAGE: Stage;
+    /// One paragraph.
+    const DOC: &'static str;
+    /// Its fields, in the order of the struct.
+    const FIELDS: &'static [Field];
+    /// Every slot that it may read.
+    const READS: &'static [SlotId] = &[];
+    /// The slots that it writes.
+    const WRITES: &'static [SlotId] = &[];
+
+    /// The slots that it reads, configured as it is and with these pods.
+    fn reads(&self, _pods: &[Pod]) -> Vec<SlotId> {
+        Self::READS.to_vec()
+    }
+
+    /// Checks the configuration, reporting every mistake to `site`, and builds the part. What it returns is dropped
+    /// where a mistake was reported.
+    fn build(self, site: &mut Site<'_>) -> Built;
+}
+
+/// Where a part is built: what it may look at, and where its mistakes go.
+pub struct Site<'a> {
+    /// The configured pods.
+    pub pods: &'a [Pod],
+    /// Bytes of a block.
+    pub block_size: usize,
+    /// Path of the part in the configuration.
+    pub path: &'a str,
+    /// Where mistakes are collected.
+    pub mistakes: &'a mut Mistakes,
+}
+
+impl Site<'_> {
+    /// Reports a wrong field: what is wrong, and the cure.
+    pub fn refuse(&mut self, field: &str, problem: impl Into<String>) {
+        self.mistakes.add(format!("{}.{field}", self.path), problem);
+    }
+
+    /// Reports a number outside its range.
+    pub fn within<T: PartialOrd + fmt::Display>(&mut self, field: &str, value: T, low: T, high: T) {
+        if !(low <= value && value <= high) {
+            self.refuse(field, format!("{value} is out of range; give {low} to {high}"));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Any pod.
+
+use crate::pipeline::decision::Order;
+use crate::pipeline::part::{Built, Field, Part, Pick, Site, Stage, View};
+use crate::pipeline::positions::Positions;
+use crate::pipeline::rng::Rng;
+use serde::Deserialize;
+
+/// Configuration, and the picker itself.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Random {}
+
+impl Part for Random {
+    const NAME: &'static str = "random";
+    const STAGE: Stage = Stage::Pick;
+    const DOC: &'static str = "Any pod, each as likely as the other. So are fallbacks.";
+    const FIELDS: &'static [Field] = &[];
+
+    fn build(self, _site: &mut Site<'_>) -> Built {
+        Built::Pick(Box::new(self))
+    }
+}
+
+impl Pick for Random {
+    fn pick(&self, _view: &View<'_>, among: &Positions, _scores: &[f32], rng: &mut Rng, order: &mut Order) {
+        let mut left = *among;
+        while !order.is_full()
+            && let Some(pod) = any(&left, rng)
+        {
+            left.remove(pod);
+            order.push(pod);
+        }
+    }
+}
+
+/// One pod by chance.
+pub fn any(among: &Positions, rng: &mut Rng) -> Option<usize> {
+    among.iter().nth(rng.below(among.len()))
+}

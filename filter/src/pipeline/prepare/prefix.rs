@@ -1,0 +1,43 @@
+//! The prompt as a chain of block hashes, and how deep each pod holds it.
+
+use crate::pipeline::part::{Built, Field, Input, Part, Prepare, Site, Stage};
+use crate::pipeline::residency::Residency;
+use crate::pipeline::slots::{SlotId, Slots};
+use serde::Deserialize;
+
+/// Configuration.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prefix {}
+
+impl Part for Prefix {
+    const NAME: &'static str = "prefix";
+    const STAGE: Stage = Stage::Prepare;
+    const DOC: &'static str = "Cuts the prompt into blocks of `blocks.size` bytes, hashes them as a chain, and asks the \
+        index how many of its first blocks each pod holds. Makes the request wait for its body.";
+    const FIELDS: &'static [Field] = &[];
+    const READS: &'static [SlotId] = &[SlotId::Body];
+    const WRITES: &'static [SlotId] = &[SlotId::Chain, SlotId::Residency];
+
+    fn build(self, site: &mut Site<'_>) -> Built {
+        Built::Prepare(Box::new(Chain { block_size: site.block_size }))
+    }
+}
+
+struct Chain {
+    block_size: usize,
+}
+
+impl Prepare for Chain {
+    fn prepare(&self, input: &Input<'_>, slots: &mut Slots) {
+        if let Some(body) = input.body {
+            body.chain(self.block_size, &mut slots.chain);
+        }
+    }
+
+    fn locate(&self, slots: &mut Slots, index: &dyn Residency) {
+        if !slots.chain.is_empty() {
+            index.depths(&slots.chain, &mut slots.residency);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What parts hand each other. Each slot has one typed field and one writer; who reads and writes what is declared by
+//! the parts and checked when a profile is built, so that reading never needs a check again.
+
+use super::positions::Positions;
+use super::residency::{BlockHash, Matches};
+use std::fmt;
+
+/// Names of slots, for declarations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SlotId {
+    /// The request's headers.
+    Headers,
+    /// The parsed body. A profile that reads it makes the request wait for its body.
+    Body,
+    /// Requests in flight on each pod.
+    Load,
+    /// Which pods answer.
+    Health,
+    /// Hashes of the prompt's blocks.
+    Chain,
+    /// How much of the chain each pod holds.
+    Residency,
+    /// Which session the request belongs to.
+    Session,
+    /// Which pods have served that session.
+    SessionResidency,
+    /// What requests must have in common to go to one pod by hashing.
+    HashKey,
+    /// The sum of weighted scores, which is 0 for all without scorers.
+    Scores,
+}
+
+impl SlotId {
+    /// Slots that no part writes: they are always there.
+    pub const GIVEN: [Self; 5] = [Self::Headers, Self::Body, Self::Load, Self::Health, Self::Scores];
+
+    /// Its name in messages and documentation.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Headers => "Headers",
+            Self::Body => "Body",
+            Self::Load => "Load",
+            Self::Health => "Health",
+            Self::Chain => "Chain",
+            Self::Residency => "Residency",
+            Self::Session => "Session",
+            Self::SessionResidency => "SessionResidency",
+            Self::HashKey => "HashKey",
+            Self::Scores => "Scores",
+        }
+    }
+
+    /// Is it learnt from the index, anew for each decision?
+    pub const fn is_located(self) -> bool {
+        matches!(self, Self::Residency | Self::SessionResidency)
+    }
+}
+
+impl fmt::Display for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The values of one request. They outlive its body: whatever decides later, or again, needs nothing else of it.
+#[derive(Debug, Clone, Default)]
+pub struct Slots {
+    /// Number of this request in its VM; every decision about one request bears the same.
+    pub turn: u64,
+    /// The model that the body asked for; filled before the first part, where the body is read.
+    pub model: Option<String>,
+    /// [`SlotId::Chain`], first block first. Empty without a prompt of at least one block.
+    pub chain: Vec<BlockHash>,
+    /// [`SlotId::Residency`].
+    pub residency: Matches,
+    /// [`SlotId::Session`]: the block that stands for the session in the index. `None` where the request names none.
+    pub session: Option<BlockHash>,
+    /// [`SlotId::SessionResidency`].
+    pub session_pods: Positions,
+    /// [`SlotId::HashKey`]. `None` where the request has nothing to hash.
+    pub hash_key: Option<u64>,
+}
+
+impl Slots {
+    /// Empties every slot for the next request, keeping buffers.
+    pub fn clear(&mut self) {
+        let Self { turn, model, chain, residency, session, session_pods, hash_key } = self;
+        *turn = 0;
+        *model = None;
+        chain.clear();
+        residency.clear();
+        *session = None;
+        *session_pods = Positions::default();
+        *hash_key = None;
+    }
+}

@@ -1,0 +1,183 @@
+//! One plugin configuration in one VM: what its streams share.
+
+use crate::config::{self, Router, Settings};
+use crate::fleet::Fleet;
+use crate::guard::Guard;
+use crate::host::{Host, Level};
+use crate::index::{BlockHash, Depths, Index, IndexSettings, MAX_SLOTS, PodRef};
+use crate::metrics::{Metric, Metrics};
+use crate::pipeline::{Matches, PodState, Positions, Residency};
+use crate::pods::Health;
+use crate::stream::Stream;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+/// The VM: its fleets by fingerprint.
+#[derive(Default)]
+pub struct Vm {
+    fleets: BTreeMap<u64, Weak<RefCell<Fleet>>>,
+}
+
+impl Vm {
+    /// Builds a plugin from its configuration, or says every mistake in it.
+    pub fn configure(&mut self, host: &impl Host, id: u32) -> Result<Rc<Plugin>, String> {
+        let bytes = host.plugin_configuration().map_err(|error| error.to_string())?;
+        let router = config::load(&bytes).map_err(|mistakes| mistakes.to_string())?;
+        let settings = index_settings(router.settings());
+        self.fleets.retain(|_, fleet| fleet.strong_count() > 0);
+        let identity = settings.identity();
+        let fleet = self.fleets.get(&identity).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let fleet = Rc::new(RefCell::new(Fleet::new(settings, Metrics::define(host))));
+            self.fleets.insert(identity, Rc::downgrade(&fleet));
+            fleet
+        });
+        Ok(Rc::new(Plugin::new(id, router, fleet)))
+    }
+}
+
+fn index_settings(settings: &Settings) -> IndexSettings {
+    IndexSettings {
+        max_blocks: settings.max_blocks as usize,
+        pod_blocks: settings.pod_blocks as usize,
+        ttl_seconds: settings.ttl_seconds,
+        fingerprint: settings.block_size as u64,
+        ..IndexSettings::default()
+    }
+}
+
+/// One plugin configuration in one VM.
+pub struct Plugin {
+    id: u32,
+    /// What was configured.
+    pub router: Router,
+    /// What this VM knows.
+    pub fleet: Rc<RefCell<Fleet>>,
+    /// Requests that are held, while it isn't sure that Envoy will give their bodies.
+    pub guard: RefCell<Guard<Weak<RefCell<Stream>>>>,
+    /// Which pods failed lately.
+    pub health: RefCell<Health>,
+    places: RefCell<Places>,
+}
+
+/// Where the configured pods stand in the index.
+#[derive(Debug, Default)]
+struct Places {
+    /// Version of the roster that this was read from.
+    version: Option<u64>,
+    /// By position.
+    pods: Vec<Option<PodRef>>,
+    /// By slot.
+    positions: Vec<Option<usize>>,
+}
+
+impl Plugin {
+    fn new(id: u32, router: Router, fleet: Rc<RefCell<Fleet>>) -> Self {
+        if let Ok(mut fleet) = fleet.try_borrow_mut() {
+            fleet.name_pods(id, router.pods().iter().map(|pod| pod.id()).collect());
+        }
+        let health = RefCell::new(Health::new(router.pods().len()));
+        Self { id, router, fleet, guard: RefCell::default(), health, places: RefCell::default() }
+    }
+
+    /// What is to be done ten times a second.
+    pub fn tick(&self, host: &impl Host) {
+        let Ok(mut fleet) = self.fleet.try_borrow_mut() else { return };
+        fleet.tick(host, self.id);
+        let now = fleet.ticks();
+        drop(fleet);
+        self.send_on_overdue(host, now);
+    }
+
+    fn send_on_overdue(&self, host: &impl Host, now: u64) {
+        while let Some(stream) = self.guard.try_borrow_mut().ok().and_then(|mut guard| guard.overdue(now)) {
+            let Some(stream) = stream.upgrade() else { continue };
+            let sent = stream.try_borrow_mut().is_ok_and(|mut stream| stream.send_on_unread(host));
+            if sent && self.guard.try_borrow_mut().is_ok_and(|mut guard| guard.sent_on()) {
+                host.log(
+                    Level::Error,
+                    "warmpath: Envoy holds requests without giving their bodies. Set \
+                     allow_on_headers_stop_iteration: true in the wasm filter's config (next to vm_config); until then \
+                     requests go by load, unread.",
+                );
+            }
+        }
+    }
+
+    /// Fills in what is known of each pod, by position.
+    pub fn states(&self, fleet: &Fleet, out: &mut Vec<PodState>) {
+        self.place(&fleet.index);
+        let (Ok(places), Ok(health)) = (self.places.try_borrow(), self.health.try_borrow()) else { return };
+        out.clear();
+        out.extend(places.pods.iter().enumerate().map(|(position, pod)| PodState {
+            in_flight: pod.map_or(0, |pod| fleet.index.in_flight(pod.slot)),
+            healthy: health.is_up(position, fleet.ticks()),
+        }));
+    }
+
+    /// The slot of a pod; `None` while it has none.
+    pub fn slot_of(&self, position: usize) -> Option<PodRef> {
+        self.places.try_borrow().ok()?.pods.get(position).copied().flatten()
+    }
+
+    /// The pod at an address such as `10.0.0.1:8000`.
+    pub fn position_of(&self, target: &[u8]) -> Option<usize> {
+        self.router.pods().iter().position(|pod| pod.target.as_bytes() == target)
+    }
+
+    fn place(&self, index: &Index) {
+        let Ok(mut places) = self.places.try_borrow_mut() else { return };
+        let version = index.replica().roster().version();
+        if places.version == Some(version) {
+            return;
+        }
+        places.version = Some(version);
+        places.pods = self.router.pods().iter().map(|pod| index.find(&pod.id())).collect();
+        let mut positions = vec![None; MAX_SLOTS];
+        for (position, pod) in places.pods.iter().enumerate() {
+            if let Some(place) = pod.and_then(|pod| positions.get_mut(pod.slot.index())) {
+                *place = Some(position);
+            }
+        }
+        places.positions = positions;
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        if let Ok(mut fleet) = self.fleet.try_borrow_mut() {
+            fleet.forget(self.id);
+        }
+    }
+}
+
+/// The index as the pipeline asks it: by position.
+pub struct Located<'a> {
+    /// Who asks.
+    pub plugin: &'a Plugin,
+    /// Who answers.
+    pub index: &'a Index,
+}
+
+impl Residency for Located<'_> {
+    fn depths(&self, chain: &[BlockHash], out: &mut Matches) {
+        let Ok(places) = self.plugin.places.try_borrow() else { return };
+        let mut depths = Depths::default();
+        self.index.depths(chain, &mut depths);
+        for (depth, slots) in &depths.steps {
+            let positions =
+                slots.iter().filter_map(|slot| places.positions.get(slot.index()).copied().flatten());
+            out.push(*depth, positions.collect::<Positions>());
+        }
+    }
+}
+
+/// Counts one of whatever a stream met.
+impl Plugin {
+    /// Adds to a metric, where the fleet is not in use at this moment.
+    pub fn count(&self, host: &impl Host, metric: Metric) {
+        if let Ok(fleet) = self.fleet.try_borrow() {
+            fleet.metrics.add(host, metric, 1);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Requests in flight at each pod, over all VMs.
+//!
+//! Own requests are counted exactly. Those of others are the sum of their last [`Ledger`]s, and of the `Routed` entries
+//! that they appended to the log since: so a burst over several workers is seen by each as it happens.
+//!
+//! Each life writes its ledger under one of a fixed number of keys, claimed by compare-and-swap, lowest first, so that
+//! a reader can stop at the first key that was never written. Every write changes the key's version; one that was not
+//! seen to change for [`SILENT`] own ticks is left out, comes back when it moves again, and may be taken over meanwhile.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::host::{Cas, Expect, HostResult, SharedData, Versioned, Write};
+use crate::index::{Keys, MAX_SLOTS, PodRef, PodSet, Roster, Slot};
+
+use super::Ledger;
+
+/// Own ticks after which a ledger that did not change is left out.
+pub const SILENT: u32 = 30;
+
+/// Most `Routed` entries kept of one life. Beyond it the oldest are forgotten, and that much of the load is seen later.
+const MOST_ROUTED: usize = 1024;
+/// Most lives of which `Routed` entries are kept.
+const MOST_WRITERS: usize = 512;
+/// Tries to claim a key, each against another life that did the same.
+const CLAIMS: usize = 8;
+
+#[derive(Debug, Default)]
+struct Peer {
+    version: Option<Cas>,
+    silent: u32,
+    /// `None` where it could not be read.
+    ledger: Option<Ledger>,
+}
+
+#[derive(Debug, Default)]
+struct Routed {
+    /// Position and pod, ascending.
+    entries: VecDeque<(u64, PodRef)>,
+    /// Own ticks since the last.
+    silent: u32,
+}
+
+/// Requests in flight at each pod.
+#[derive(Debug)]
+pub struct Load {
+    /// Keys that may be used.
+    ledgers: usize,
+    /// Own requests by pod; no zeros.
+    own: BTreeMap<PodRef, u32>,
+    /// By number of the key.
+    peers: Vec<Peer>,
+    /// By life.
+    routed: BTreeMap<u64, Routed>,
+    /// The present generation of each slot, and all requests in flight under it.
+    now: Vec<(PodRef, u32)>,
+    /// The key that this life claimed.
+    claimed: Option<usize>,
+    unreadable: u64,
+}
+
+impl Load {
+    /// Nobody has anything in flight. At most `ledgers` VMs can tell each other what they have.
+    #[must_use]
+    pub fn new(ledgers: usize) -> Self {
+        Self {
+            ledgers,
+            own: BTreeMap::new(),
+            peers: Vec::new(),
+            routed: BTreeMap::new(),
+            now: Slot::all().map(|slot| (PodRef { slot, generation: 0 }, 0)).collect(),
+            claimed: None,
+            unreadable: 0,
+        }
+    }
+
+    /// Requests in flight at the pod that has the slot now.
+    #[must_use]
+    pub fn in_flight(&self, slot: Slot) -> u32 {
+        self.now.get(slot.index()).map_or(0, |(_, count)| *count)
+    }
+
+    /// Own requests in flight, over all pods.
+    #[must_use]
+    pub fn own(&self) -> u64 {
+        self.own.values().map(|count| u64::from(*count)).sum()
+    }
+
+    /// Whether others can read this life's ledger.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        self.claimed.is_some()
+    }
+
+    /// Ledgers that could not be read, each counted once for each time that it changed.
+    #[must_use]
+    pub fn unreadable(&self) -> u64 {
+        self.unreadable
+    }
+
+    /// A request was sent to the pod.
+    pub fn started(&mut self, pod: PodRef) {
+        let own = self.own.entry(pod).or_default();
+        *own = own.saturating_add(1);
+        self.add(pod, 1);
+    }
+
+    /// A request that [`Load::started`] ended.
+    pub fn finished(&mut self, pod: PodRef) {
+        let Some(own) = self.own.get_mut(&pod) else { return };
+        *own = own.saturating_sub(1);
+        if *own == 0 {
+            self.own.remove(&pod);
+        }
+        if let Some((of, count)) = self.now.get_mut(pod.slot.index())
+            && *of == pod
+        {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn add(&mut self, pod: PodRef, more: u32) {
+        if let Some((of, count)) = self.now.get_mut(pod.slot.index())
+            && *of == pod
+        {
+            *count = count.saturating_add(more);
+        }
+    }
+
+    /// Another life appended at `seq` that it sent a request to the pod.
+    pub fn routed(&mut self, writer: u64, seq: u64, pod: PodRef) {
+        if self.routed.len() >= MOST_WRITERS && !self.routed.contains_key(&writer) {
+            return;
+        }
+        if self.ledger_of(writer).is_some_and(|ledger| seq < ledger.position) {
+            return;
+        }
+        let routed = self.routed.entry(writer).or_default();
+        routed.silent = 0;
+        routed.entries.push_back((seq, pod));
+        if routed.entries.len() > MOST_ROUTED {
+            routed.entries.pop_front();
+        }
+        self.add(pod, 1);
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Ledger> {
+        self.peers.iter().filter(|peer| peer.silent < SILENT).filter_map(|peer| peer.ledger.as_ref())
+    }
+
+    fn ledger_of(&self, life: u64) -> Option<&Ledger> {
+        self.live().find(|ledger| ledger.life == life)
+    }
+
+    /// Slots that the configurations of living VMs name, as far as their ledgers say. `life` itself is left out.
+    #[must_use]
+    pub fn in_use(&self, life: u64) -> PodSet {
+        self.live()
+            .filter(|ledger| ledger.life != life)
+            .fold(PodSet::EMPTY, |all, ledger| all.union(&ledger.in_use))
+    }
+
+    /// A tick of this VM: what did not change by now has been silent for one more. Call it before the tick's
+    /// [`Load::refresh`].
+    pub fn tick(&mut self) {
+        for silent in self.peers.iter_mut().map(|peer| &mut peer.silent) {
+            *silent = silent.saturating_add(1);
+        }
+        for routed in self.routed.values_mut() {
+            routed.silent = routed.silent.saturating_add(1);
+        }
+    }
+
+    /// Reads the ledgers of all lives: one hostcall for each, and one.
+    pub(crate) fn refresh(
+        &mut self,
+        host: &impl SharedData,
+        keys: &Keys,
+        life: u64,
+        roster: &Roster,
+    ) -> HostResult<()> {
+        for number in 0..self.ledgers {
+            let Some(there) = host.shared_get(&keys.ledger(number))? else { break };
+            self.take(number, there);
+        }
+        self.forget_routed();
+        self.recount(life, roster);
+        Ok(())
+    }
+
+    fn take(&mut self, number: usize, there: Versioned) {
+        if self.peers.len() <= number {
+            self.peers.resize_with(number + 1, Peer::default);
+        }
+        let Some(peer) = self.peers.get_mut(number) else { return };
+        if peer.version != Some(there.cas) {
+            let ledger = Ledger::read(&there.value);
+            self.unreadable += u64::from(ledger.is_none());
+            *peer = Peer { version: Some(there.cas), silent: 0, ledger };
+        }
+    }
+
+    /// Forgets what a ledger contains, and those who have none and stopped.
+    fn forget_routed(&mut self) {
+        let positions: BTreeMap<u64, u64> =
+            self.live().map(|ledger| (ledger.life, ledger.position)).collect();
+        self.routed.retain(|life, routed| {
+            match positions.get(life) {
+                Some(position) => routed.entries.retain(|(seq, _)| seq >= position),
+                None if routed.silent >= SILENT => routed.entries.clear(),
+                None => {}
+            }
+            !routed.entries.is_empty()
+        });
+    }
+
+    /// Adds up anew, under the present generations. Call it when the roster changed.
+    pub(crate) fn recount(&mut self, life: u64, roster: &Roster) {
+        let mut now: Vec<_> = Slot::all().map(|slot| (roster.at(slot), 0u32)).collect();
+        let others = self.live().filter(|ledger| ledger.life != life);
+        let ledgers = others.flat_map(|ledger| ledger.in_flight.iter().copied());
+        let own = self.own.iter().map(|(pod, count)| (*pod, *count));
+        let routed = self.routed.values().flat_map(|routed| routed.entries.iter().map(|(_, pod)| (*pod, 1)));
+        for (pod, count) in own.chain(ledgers).chain(routed) {
+            if let Some((of, sum)) = now.get_mut(pod.slot.index())
+                && *of == pod
+            {
+                *sum = sum.saturating_add(count);
+            }
+        }
+        self.now = now;
+    }
+
+    /// Writes this life's ledger: two hostcalls, more at the first time. Says whether others can read it now.
+    pub(crate) fn publish(
+        &mut self,
+        host: &impl SharedData,
+        keys: &Keys,
+        life: u64,
+        position: u64,
+        in_use: PodSet,
+    ) -> HostResult<bool> {
+        let in_flight = self.own.iter().map(|(pod, count)| (*pod, *count)).collect();
+        let bytes = Ledger { life, position, in_use, in_flight }.write();
+        if let Some(number) = self.claimed {
+            let key = keys.ledger(number);
+            // Another life may have taken the key over while this one was stalled.
+            if let Some(there) = host.shared_get(&key)?
+                && Ledger::read(&there.value).is_some_and(|ledger| ledger.life == life)
+                && host.shared_set(&key, &bytes, Expect::Version(there.cas))? == Write::Done
+            {
+                return Ok(true);
+            }
+            self.claimed = None;
+        }
+        // A write whose answer got lost may have claimed one.
+        let mine = |peer: &Peer| peer.ledger.as_ref().is_some_and(|ledger| ledger.life == life);
+        if let Some((number, Peer { version: Some(version), .. })) =
+            self.peers.iter().enumerate().find(|(_, peer)| mine(peer))
+            && host.shared_set(&keys.ledger(number), &bytes, Expect::Version(*version))? == Write::Done
+        {
+            self.claimed = Some(number);
+            return Ok(true);
+        }
+        self.claim(host, keys, &bytes)?;
+        Ok(self.is_published())
+    }
+
+    /// Takes over a silent key, or creates the next.
+    fn claim(&mut self, host: &impl SharedData, keys: &Keys, bytes: &[u8]) -> HostResult<()> {
+        let silent = self.peers.iter().enumerate().filter(|(_, peer)| peer.silent >= SILENT);
+        let silent = silent.filter_map(|(number, peer)| Some((number, Expect::Version(peer.version?))));
+        let new = (self.peers.len()..self.ledgers).map(|number| (number, Expect::Absent));
+        let candidates: Vec<_> = silent.chain(new).take(CLAIMS).collect();
+        for (number, expect) in candidates {
+            if host.shared_set(&keys.ledger(number), bytes, expect)? == Write::Done {
+                self.claimed = Some(number);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(MAX_SLOTS <= u16::MAX as usize);

@@ -1,0 +1,32 @@
+//! One pod as the configuration describes it. What changes while it serves (load, health) is not here.
+
+use std::collections::BTreeMap;
+
+/// Most pods that one configuration may name.
+pub const MAX_PODS: usize = 256;
+
+/// A pod: one serving engine behind one address, with a prefix cache of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pod {
+    /// What people call it; unique in a configuration.
+    pub name: String,
+    /// What the routing header says to reach it: `ip:port`, or the name of an Envoy cluster.
+    pub target: String,
+    /// Models that it is known to serve. Empty: no statement, any model may be there.
+    pub models: Vec<String>,
+    /// Free names for filters to choose by, such as `role: decode`.
+    pub labels: BTreeMap<String, String>,
+    /// Capacity relative to the other pods, above 0. A pod of weight 2 is as loaded with 8 requests as one of weight 1
+    /// with 4.
+    pub weight: f32,
+    /// Requests in flight that it should never exceed, if that is known.
+    pub max_in_flight: Option<u32>,
+}
+
+impl Pod {
+    /// Identity across configurations: the same name at another address is another engine with a cold cache, so both
+    /// are in it.
+    pub fn id(&self) -> String {
+        if self.name == self.target { self.name.clone() } else { format!("{}@{}", self.name, self.target) }
+    }
+}

@@ -1,0 +1,322 @@
+//! A walk through JSON text in one pass, without recursion and without copies.
+//!
+//! Every method starts at the cursor, checks the grammar of what it walks over, and leaves the cursor behind it.
+
+use super::error::{ParseError, Reason};
+use super::special::{WIDTH, special, window};
+use std::borrow::Cow;
+
+/// How deep arrays and objects may be nested within a value that is skipped: a bit each of a `u128`.
+pub const MAX_DEPTH: u32 = u128::BITS;
+
+/// A longer key, escapes included, is none of those that we look for.
+const MAX_ESCAPED_KEY: usize = 128;
+
+#[derive(Debug)]
+pub(super) struct Cursor<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl<'b> Cursor<'b> {
+    pub(super) fn new(bytes: &'b [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    pub(super) fn error<T>(&self, reason: Reason) -> Result<T, ParseError> {
+        Err(ParseError { at: self.at, reason })
+    }
+
+    pub(super) fn wrong_type<T>(&self, field: &'static str, expected: &'static str) -> Result<T, ParseError> {
+        self.error(Reason::WrongType { field, expected })
+    }
+
+    /// Byte of the text at which the cursor stands.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The text from byte `start` to the cursor.
+    pub(super) fn since(&self, start: usize) -> &'b [u8] {
+        self.bytes.get(start..self.at).unwrap_or_default()
+    }
+
+    /// Skips white space; none at the end of the text.
+    pub(super) fn peek(&mut self) -> Option<u8> {
+        loop {
+            let byte = *self.bytes.get(self.at)?;
+            if !matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Skips white space and shows the next byte, which is the first of a token.
+    pub(super) fn token(&mut self) -> Result<u8, ParseError> {
+        match self.peek() {
+            Some(byte) => Ok(byte),
+            None => self.error(Reason::Truncated),
+        }
+    }
+
+    /// The first byte of the first token within the container here, without moving.
+    pub(super) fn peek_inside(&self) -> Result<u8, ParseError> {
+        Self { bytes: self.bytes, at: self.at + 1 }.token()
+    }
+
+    /// Calls `field` with each key of the object here and the cursor before the value. It must walk over the value.
+    pub(super) fn object(
+        &mut self,
+        mut field: impl FnMut(&mut Self, &[u8]) -> Result<(), ParseError>,
+    ) -> Result<(), ParseError> {
+        self.at += 1;
+        if self.token()? == b'}' {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            let key = self.key()?;
+            field(self, &unescaped_key(key))?;
+            if self.ends(b'}')? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Calls `element` with the cursor before each element of the array here. It must walk over the element.
+    pub(super) fn array(
+        &mut self,
+        mut element: impl FnMut(&mut Self) -> Result<(), ParseError>,
+    ) -> Result<(), ParseError> {
+        self.at += 1;
+        if self.token()? == b']' {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            element(self)?;
+            if self.ends(b']')? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Walks over the comma or the closing `bracket` after an element; says whether it was the bracket.
+    fn ends(&mut self, bracket: u8) -> Result<bool, ParseError> {
+        let byte = self.token()?;
+        if byte != b',' && byte != bracket {
+            return self.error(Reason::Expected(if bracket == b'}' { "`,` or `}`" } else { "`,` or `]`" }));
+        }
+        self.at += 1;
+        Ok(byte == bracket)
+    }
+
+    /// A key and its colon. Returns the key as it is written, without its quotes.
+    fn key(&mut self) -> Result<&'b [u8], ParseError> {
+        if self.token()? != b'"' {
+            return self.error(Reason::Expected("a key in quotes"));
+        }
+        let key = self.string()?;
+        if self.token()? != b':' {
+            return self.error(Reason::Expected("`:` after a key"));
+        }
+        self.at += 1;
+        Ok(key)
+    }
+
+    /// The string whose opening quote is here, as it is written, without its quotes.
+    pub(super) fn string(&mut self) -> Result<&'b [u8], ParseError> {
+        let start = self.at + 1;
+        let mut filled = [0; WIDTH];
+        let mut base = start;
+        // Whether the window's first byte belongs to an escape that began in the window before.
+        let mut escaped = false;
+        loop {
+            let mut stops = special(window(self.bytes, base, &mut filled)) & !u64::from(escaped);
+            escaped = false;
+            while stops != 0 {
+                let bit = stops.trailing_zeros();
+                self.at = base + bit as usize;
+                match self.bytes.get(self.at) {
+                    Some(b'"') => {
+                        let string = self.since(start);
+                        self.at += 1;
+                        return Ok(string);
+                    }
+                    Some(b'\\') => {
+                        self.escape()?;
+                        stops &= !(0b11 << bit);
+                        escaped = bit == u64::BITS - 1;
+                    }
+                    Some(_) => return self.error(Reason::ControlCharacter),
+                    None => return self.error(Reason::Truncated),
+                }
+            }
+            base += WIDTH;
+        }
+    }
+
+    /// Checks the escape that begins here, without moving.
+    fn escape(&self) -> Result<(), ParseError> {
+        match self.bytes.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(()),
+            Some(b'u') => match self.bytes.get(self.at + 2..self.at + 6) {
+                Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => Ok(()),
+                Some(_) => self.error(Reason::BadEscape),
+                None => self.error(Reason::Truncated),
+            },
+            Some(_) => self.error(Reason::BadEscape),
+            None => self.error(Reason::Truncated),
+        }
+    }
+
+    /// Walks over any value and returns its text.
+    pub(super) fn value(&mut self) -> Result<&'b [u8], ParseError> {
+        self.token()?;
+        let start = self.at;
+        // The open containers, innermost in the lowest bit: set for an object.
+        let mut open = 0_u128;
+        let mut depth = 0;
+        loop {
+            match self.token()? {
+                bracket @ (b'{' | b'[') => {
+                    if depth == MAX_DEPTH {
+                        return self.error(Reason::TooDeep);
+                    }
+                    let object = bracket == b'{';
+                    depth += 1;
+                    open = open << 1 | u128::from(object);
+                    self.at += 1;
+                    // An empty container is closed below.
+                    if self.token()? != if object { b'}' } else { b']' } {
+                        if object {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                }
+                b'"' => {
+                    self.string()?;
+                }
+                _ => self.scalar()?,
+            }
+            // A value has ended, and with it perhaps the containers around it.
+            loop {
+                if depth == 0 {
+                    return Ok(self.since(start));
+                }
+                let object = open & 1 == 1;
+                if self.ends(if object { b'}' } else { b']' })? {
+                    open >>= 1;
+                    depth -= 1;
+                    continue;
+                }
+                if object {
+                    self.key()?;
+                }
+                break;
+            }
+        }
+    }
+
+    /// Walks over a number, `true`, `false` or `null`.
+    fn scalar(&mut self) -> Result<(), ParseError> {
+        match self.token()? {
+            b'n' => self.word(b"null"),
+            b't' => self.word(b"true"),
+            b'f' => self.word(b"false"),
+            b'-' | b'0'..=b'9' => self.number(),
+            _ => self.error(Reason::Expected("a value")),
+        }
+    }
+
+    /// Walks over `word`.
+    pub(super) fn word(&mut self, word: &[u8]) -> Result<(), ParseError> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        if rest.starts_with(word) {
+            self.at += word.len();
+            return Ok(());
+        }
+        let cut_off = word.starts_with(rest);
+        self.error(if cut_off { Reason::Truncated } else { Reason::Expected("a value") })
+    }
+
+    fn number(&mut self) -> Result<(), ParseError> {
+        self.take(b"-");
+        if !self.take(b"0") {
+            self.digits()?;
+        }
+        if self.take(b".") {
+            self.digits()?;
+        }
+        if self.take(b"eE") {
+            self.take(b"+-");
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// Walks over a byte if it is one of `these`.
+    fn take(&mut self, these: &[u8]) -> bool {
+        let found = self.bytes.get(self.at).is_some_and(|byte| these.contains(byte));
+        self.at += usize::from(found);
+        found
+    }
+
+    /// Walks over at least one digit.
+    fn digits(&mut self) -> Result<(), ParseError> {
+        let start = self.at;
+        while self.bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+        if self.at > start {
+            return Ok(());
+        }
+        self.error(if start < self.bytes.len() { Reason::BadNumber } else { Reason::Truncated })
+    }
+
+    /// Walks over `null` or a value that `walk` knows.
+    pub(super) fn nullable<T>(
+        &mut self,
+        walk: impl FnOnce(&mut Self) -> Result<T, ParseError>,
+    ) -> Result<Option<T>, ParseError> {
+        if self.token()? == b'n' { self.word(b"null").map(|()| None) } else { walk(self).map(Some) }
+    }
+
+    /// A string or null.
+    pub(super) fn nullable_string(&mut self, field: &'static str) -> Result<Option<&'b [u8]>, ParseError> {
+        self.nullable(|cursor| match cursor.token()? {
+            b'"' => cursor.string(),
+            _ => cursor.wrong_type(field, "a string"),
+        })
+    }
+
+    /// Demands that nothing but white space follows.
+    pub(super) fn end(&mut self) -> Result<(), ParseError> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => self.error(Reason::Expected("nothing after the object")),
+        }
+    }
+}
+
+/// The text that the inside of a JSON string stands for; none if that isn't valid Unicode.
+pub(super) fn unescaped(string: &[u8]) -> Option<Cow<'_, str>> {
+    if !string.contains(&b'\\') {
+        return std::str::from_utf8(string).ok().map(Cow::Borrowed);
+    }
+    let quoted = [b"\"", string, b"\""].concat();
+    serde_json::from_slice(&quoted).ok().map(Cow::Owned)
+}
+
+/// A key as bytes to compare with the keys that we look for. One that can't be any of them may stay escaped.
+fn unescaped_key(key: &[u8]) -> Cow<'_, [u8]> {
+    if key.len() <= MAX_ESCAPED_KEY
+        && key.contains(&b'\\')
+        && let Some(Cow::Owned(text)) = unescaped(key)
+    {
+        return Cow::Owned(text.into_bytes());
+    }
+    Cow::Borrowed(key)
+}

@@ -1,0 +1,244 @@
+//! One HTTP stream, from its headers to its log line.
+//!
+//! Only an inference call whose profile reads the prompt is held for its body; everything else is decided at its headers.
+//! Whatever can't be read goes on unchanged, by load: the engine owns its error messages.
+
+use crate::explain::{self, Explanation};
+use crate::fleet::Fleet;
+use crate::host::{Headers, Host};
+use crate::metrics::Metric;
+use crate::pipeline::{Body, Input, Slots};
+use crate::plugin::Plugin;
+use crate::request::{self, Endpoint, Limits, Request};
+use crate::workflow::{Executor, Outcome, Sent};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+mod response;
+
+/// What Envoy does with the stream after a callback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// Go on to the next filter.
+    Continue,
+    /// Hold what has arrived.
+    Pause,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nothing was decided, and nothing is held.
+    New,
+    /// Held until its body is whole.
+    Holding(Endpoint),
+    /// Decided, or left to Envoy.
+    Decided,
+}
+
+/// State of one request.
+pub struct Stream {
+    id: u32,
+    plugin: Rc<Plugin>,
+    phase: Phase,
+    path: String,
+    slots: Slots,
+    sent: Option<Sent>,
+    answered: bool,
+    explanation: Option<Explanation>,
+}
+
+/// A parsed body, as the pipeline's parts read it.
+struct Parsed<'a>(Request<'a>);
+
+impl Body for Parsed<'_> {
+    fn model(&self) -> Option<&str> {
+        self.0.model.as_deref()
+    }
+
+    fn user(&self) -> Option<&str> {
+        self.0.user.as_deref()
+    }
+
+    fn chain(&self, block_size: usize, out: &mut Vec<u64>) {
+        if let Some(size) = crate::blocks::BlockSize::new(block_size) {
+            out.extend(self.0.chain(size).hashes);
+        }
+    }
+}
+
+impl Stream {
+    /// A stream that has seen nothing yet. `id` is Envoy's number of its context.
+    pub fn new(id: u32, plugin: Rc<Plugin>) -> Self {
+        Self {
+            id,
+            plugin,
+            phase: Phase::New,
+            path: String::new(),
+            slots: Slots::default(),
+            sent: None,
+            answered: false,
+            explanation: None,
+        }
+    }
+
+    /// The request's headers arrived. `this` is the stream itself, for whoever watches held requests.
+    pub fn on_request_headers(this: &Rc<RefCell<Self>>, host: &impl Host, end_of_stream: bool) -> Flow {
+        let Ok(mut stream) = this.try_borrow_mut() else { return Flow::Continue };
+        let plugin = stream.plugin.clone();
+        let settings = plugin.router.settings();
+        // Before anything can fail: what a client says here must never steer.
+        let _ = host.remove_header(Headers::Request, settings.routing.header());
+        stream.path = text(host, ":path").unwrap_or_default();
+        if let Some(name) = &settings.debug_header
+            && matches!(host.header(Headers::Request, name), Ok(Some(_)))
+        {
+            stream.explanation = Some(Explanation::default());
+        }
+        let lookup = |name: &str| host.header(Headers::Request, name).ok().flatten();
+        let readable = match Endpoint::of_path(&stream.path) {
+            Some(endpoint) if !end_of_stream && plugin.router.needs_body(&stream.path, &lookup) => {
+                stream.readable(host).then_some(endpoint)
+            }
+            _ => None,
+        };
+        let Some(endpoint) = readable else { return stream.decide(host, None) };
+        let now = plugin.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
+        let may_hold =
+            plugin.guard.try_borrow_mut().is_ok_and(|mut guard| guard.may_hold(now, || Rc::downgrade(this)));
+        if !may_hold {
+            plugin.count(host, Metric::Unheld);
+            return stream.decide(host, None);
+        }
+        stream.phase = Phase::Holding(endpoint);
+        Flow::Pause
+    }
+
+    /// Whether the body can be expected to be JSON of a size that may be read.
+    fn readable(&self, host: &impl Host) -> bool {
+        let json = text(host, "content-type").is_none_or(|kind| kind.to_ascii_lowercase().contains("json"));
+        let plain =
+            text(host, "content-encoding").is_none_or(|coding| coding.eq_ignore_ascii_case("identity"));
+        if text(host, ":method").as_deref() != Some("POST") {
+            return false;
+        }
+        if !json || !plain {
+            self.plugin.count(host, Metric::NotJson);
+            return false;
+        }
+        let length = text(host, "content-length").and_then(|length| length.parse::<u64>().ok());
+        let fits = length.is_none_or(|length| length <= self.plugin.router.settings().max_body_bytes as u64);
+        if !fits {
+            self.plugin.count(host, Metric::TooLarge);
+        }
+        fits
+    }
+
+    /// A part of the body arrived; `buffered` bytes are held by now.
+    pub fn on_request_body(&mut self, host: &impl Host, buffered: usize, end_of_stream: bool) -> Flow {
+        let Phase::Holding(endpoint) = self.phase else { return Flow::Continue };
+        if let Ok(mut guard) = self.plugin.guard.try_borrow_mut() {
+            guard.body_arrived();
+        }
+        if buffered > self.plugin.router.settings().max_body_bytes {
+            self.plugin.count(host, Metric::TooLarge);
+            return self.decide(host, None);
+        }
+        if !end_of_stream {
+            return Flow::Pause;
+        }
+        self.read(host, endpoint)
+    }
+
+    /// The request's trailers arrived: its body is whole, though no callback said so.
+    pub fn on_request_trailers(&mut self, host: &impl Host) -> Flow {
+        match self.phase {
+            Phase::Holding(endpoint) => self.read(host, endpoint),
+            _ => Flow::Continue,
+        }
+    }
+
+    fn read(&mut self, host: &impl Host, endpoint: Endpoint) -> Flow {
+        let settings = self.plugin.router.settings();
+        let Ok(body) = host.request_body(settings.max_body_bytes) else {
+            self.plugin.count(host, Metric::HostErrors);
+            return self.decide(host, None);
+        };
+        let limits = Limits { max_messages: settings.max_messages, ..Limits::default() };
+        match request::parse(endpoint, &body, &limits) {
+            Ok(request) => self.decide(host, Some(&Parsed(request))),
+            Err(error) => {
+                self.plugin.count(host, Metric::Malformed);
+                if let Some(explanation) = &mut self.explanation {
+                    explanation.step_down = Some(error.to_string());
+                }
+                self.decide(host, None)
+            }
+        }
+    }
+
+    /// A held request got no body for too long: decides it unread, and lets it go on. Says whether it was still held.
+    pub fn send_on_unread(&mut self, host: &impl Host) -> bool {
+        if !matches!(self.phase, Phase::Holding(_)) || host.set_effective_context(self.id).is_err() {
+            return false;
+        }
+        self.plugin.count(host, Metric::Unheld);
+        match self.decide(host, None) {
+            Flow::Continue => host.resume_request().is_ok(),
+            Flow::Pause => true,
+        }
+    }
+
+    fn decide(&mut self, host: &impl Host, body: Option<&dyn Body>) -> Flow {
+        self.phase = Phase::Decided;
+        let start = host.now();
+        let plugin = self.plugin.clone();
+        let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return Flow::Continue };
+        let fleet = &mut *fleet;
+        fleet.metrics.add(host, Metric::Requests, 1);
+        let lookup = |name: &str| host.header(Headers::Request, name).ok().flatten();
+        let model = body.and_then(Body::model);
+        let Some(profile) = plugin.router.select(&self.path, &lookup, model) else {
+            fleet.metrics.add(host, Metric::ByRoundRobin, 1);
+            return Flow::Continue;
+        };
+        let turn = fleet.next_turn();
+        profile.prepare(&Input { header: &lookup, body }, turn, &mut self.slots);
+        let outcome = Executor { host, plugin: &plugin }.run(fleet, profile, &mut self.slots);
+        let sent = match outcome {
+            Outcome::Sent(sent) => sent,
+            Outcome::Unsent => {
+                fleet.metrics.add(host, Metric::ByRoundRobin, 1);
+                return Flow::Continue;
+            }
+            Outcome::Refused(refused) => {
+                fleet.metrics.add(host, Metric::Refused, 1);
+                return explain::refuse(host, &refused);
+            }
+        };
+        count(host, fleet, &sent);
+        if let Some(explanation) = &mut self.explanation {
+            explanation.fill(&plugin.router, profile, &fleet.scratch, &sent);
+        }
+        let state = explain::filter_state(&plugin.router, profile, &sent);
+        let _ = host.set_filter_state("warmpath", state.as_bytes());
+        let took = host.now().saturating_sub(start).as_micros();
+        fleet.metrics.record(host, Metric::DecisionTime, u64::try_from(took).unwrap_or(u64::MAX));
+        self.sent = Some(sent);
+        Flow::Continue
+    }
+}
+
+/// A request header, where it is text.
+fn text(host: &impl Host, name: &str) -> Option<String> {
+    String::from_utf8(host.header(Headers::Request, name).ok().flatten()?).ok()
+}
+
+fn count(host: &impl Host, fleet: &Fleet, sent: &Sent) {
+    let metrics = &fleet.metrics;
+    metrics.add(host, if sent.by_prefix { Metric::ByPrefix } else { Metric::ByLoad }, 1);
+    if sent.by_prefix {
+        metrics.add(host, Metric::BlocksAsked, u64::from(sent.decision.blocks));
+        metrics.add(host, Metric::BlocksMatched, u64::from(sent.decision.matched));
+    }
+    metrics.add(host, Metric::Relaxed, u64::from(sent.decision.relaxed.count_ones()));
+}

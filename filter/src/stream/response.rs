@@ -1,0 +1,100 @@
+//! The second half of a stream: who answered, whether what was recorded of it holds, and its end.
+
+use super::Stream;
+use crate::fleet::Fleet;
+use crate::host::{Headers, Host};
+use crate::index::{Depths, OnUnseen, PodRef};
+use crate::metrics::Metric;
+use crate::workflow::{Record, Sent, recorded, withdrawn};
+
+/// What Envoy says of a response that came from upstream, whatever its status.
+const VIA_UPSTREAM: &[u8] = b"via_upstream";
+
+impl Stream {
+    /// The response's headers arrived, from a pod or from Envoy itself.
+    pub fn on_response_headers(&mut self, host: &impl Host) {
+        if let Some(explanation) = &self.explanation {
+            explanation.write(host);
+        }
+        let Some(sent) = self.sent else { return };
+        self.answered = true;
+        let status = host.header(Headers::Response, ":status").ok().flatten();
+        let succeeded = status.is_some_and(|status| status.starts_with(b"2"));
+        let from_pod = succeeded
+            || host.property(&["response", "code_details"]).ok().flatten().as_deref() == Some(VIA_UPSTREAM);
+        let served = host.property(&["upstream", "address"]).ok().flatten();
+        let served = served.and_then(|address| self.plugin.position_of(&address));
+
+        let plugin = self.plugin.clone();
+        let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return };
+        if let Some(served) = served {
+            if served != sent.decision.pod {
+                self.moved(host, &mut fleet, sent, served);
+            }
+            if let Ok(mut health) = plugin.health.try_borrow_mut() {
+                match from_pod {
+                    true => health.answered(served),
+                    false => health.failed(served, fleet.ticks()),
+                }
+            }
+        }
+        match succeeded {
+            // It is in the pod's cache from now on: nothing is left to take back.
+            true => self.slots.chain = Vec::new(),
+            false => self.withdraw(host, &mut fleet),
+        }
+    }
+
+    /// The stream ended, however it ended.
+    pub fn on_log(&mut self, host: &impl Host) {
+        let plugin = self.plugin.clone();
+        let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return };
+        if !self.answered {
+            self.withdraw(host, &mut fleet);
+        }
+        if let Some(pod) = self.sent.take().and_then(|sent| sent.pod) {
+            fleet.index.finished(host, pod);
+        }
+    }
+
+    /// Envoy's retry took the request from its first pod to another.
+    fn moved(&mut self, host: &impl Host, fleet: &mut Fleet, sent: Sent, served: usize) {
+        fleet.metrics.add(host, Metric::Moved, 1);
+        if let Ok(mut health) = self.plugin.health.try_borrow_mut() {
+            health.failed(sent.decision.pod, fleet.ticks());
+        }
+        self.withdraw(host, fleet);
+        if let Some(first) = sent.pod {
+            fleet.index.finished(host, first);
+        }
+        let pod = self.plugin.slot_of(served);
+        if let Some(pod) = pod {
+            fleet.index.started(pod);
+        }
+        let record = pod.filter(|_| sent.record.is_some()).and_then(|pod| self.record_at(host, fleet, pod));
+        let mut decision = sent.decision;
+        decision.pod = served;
+        self.sent = Some(Sent { decision, pod, record, ..sent });
+    }
+
+    /// Records the chain at a pod that nobody had chosen.
+    fn record_at(&self, host: &impl Host, fleet: &mut Fleet, pod: PodRef) -> Option<Record> {
+        let mut depths = Depths::default();
+        fleet.index.depths(&self.slots.chain, &mut depths);
+        let step = depths.steps.iter().find(|(_, pods)| pods.contains(pod.slot));
+        let matched = step.map_or(0, |(depth, _)| *depth as usize);
+        let deltas = recorded(fleet.index.replica(), pod, &self.slots.chain, matched);
+        let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
+        Some(Record { pod, matched })
+    }
+
+    /// Takes back what the request was to leave in its pod's cache.
+    fn withdraw(&mut self, host: &impl Host, fleet: &mut Fleet) {
+        let Some(record) = self.sent.as_mut().and_then(|sent| sent.record.take()) else { return };
+        let deltas = withdrawn(&record, &self.slots.chain);
+        if !deltas.is_empty() {
+            fleet.metrics.add(host, Metric::Withdrawn, 1);
+            let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
+        }
+    }
+}

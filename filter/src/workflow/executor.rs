@@ -1,0 +1,140 @@
+//! The only part of the workflow that talks to Envoy.
+
+use super::plan::{Known, Workflow};
+use super::record::{self, Record};
+use crate::fleet::Fleet;
+use crate::host::{Headers, Host};
+use crate::index::{Appended, Delta, OnUnseen, PodRef, Standing};
+use crate::metrics::Metric;
+use crate::pipeline::{Decision, Profile, Refused, SlotId, Slots};
+use crate::plugin::{Located, Plugin};
+
+/// A request that was given a pod.
+#[derive(Debug, Clone, Copy)]
+pub struct Sent {
+    /// What was decided.
+    pub decision: Decision,
+    /// The pod in the index and the ledger; `None` while it has no slot.
+    pub pod: Option<PodRef>,
+    /// What was recorded of the request's blocks, if anything was.
+    pub record: Option<Record>,
+    /// Whether the prompt took part in the decision.
+    pub by_prefix: bool,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The routing header names the pod.
+    Sent(Sent),
+    /// A strict filter left nobody.
+    Refused(Refused),
+    /// Envoy refused the routing header: its own policy takes over.
+    Unsent,
+}
+
+/// Runs plans for the streams of one plugin configuration.
+pub struct Executor<'a, H: Host> {
+    /// Envoy.
+    pub host: &'a H,
+    /// The configuration.
+    pub plugin: &'a Plugin,
+}
+
+impl<H: Host> Executor<'_, H> {
+    /// Decides a prepared request, records the decision for the other workers, and names the pod in the routing header.
+    pub fn run(&self, fleet: &mut Fleet, profile: &Profile, slots: &mut Slots) -> Outcome {
+        let plan = Workflow::single(profile);
+        let looks = [SlotId::Load, SlotId::Residency, SlotId::SessionResidency];
+        let standing = match looks.iter().any(|slot| profile.reads(*slot)) {
+            true => fleet.catch_up(self.host),
+            false => fleet.index.standing(),
+        };
+        let by_prefix = !slots.chain.is_empty() && profile.reads(SlotId::Residency);
+        let ready = standing != Standing::Loading;
+        if by_prefix && standing != Standing::Exact {
+            fleet.metrics.add(self.host, Metric::IndexNotReady, 1);
+        }
+        let mut on_unseen = OnUnseen::Return;
+        let sent = loop {
+            let decision = match self.select(fleet, &plan, slots) {
+                Ok(decision) => decision,
+                Err(refused) => return Outcome::Refused(refused),
+            };
+            let pod = self.plugin.slot_of(decision.pod);
+            let mut sent = Sent { decision, pod, record: None, by_prefix: by_prefix && ready };
+            let (Some(pod), true) = (pod, ready) else { break sent };
+            let (deltas, record) = self.deltas(fleet, profile, slots, &decision, pod);
+            if deltas.is_empty() {
+                break sent;
+            }
+            match fleet.index.append(self.host, &deltas, on_unseen) {
+                // Another worker was first, perhaps with the same prompt: look at what it did, once.
+                Appended::Unseen => {
+                    on_unseen = OnUnseen::Go;
+                    fleet.metrics.add(self.host, Metric::DecidedAgain, 1);
+                }
+                Appended::Done => {
+                    sent.record = record;
+                    break sent;
+                }
+                Appended::Full | Appended::Failed => break sent,
+            }
+        };
+        self.send(fleet, sent)
+    }
+
+    fn select(&self, fleet: &mut Fleet, plan: &Workflow<'_>, slots: &mut Slots) -> Result<Decision, Refused> {
+        let mut states = std::mem::take(&mut fleet.states);
+        self.plugin.states(fleet, &mut states);
+        let Fleet { index, scratch, .. } = fleet;
+        let known = Known {
+            router: &self.plugin.router,
+            states: &states,
+            index: &Located { plugin: self.plugin, index },
+        };
+        let decision = plan.select(&known, slots, scratch);
+        fleet.states = states;
+        decision
+    }
+
+    fn deltas(
+        &self,
+        fleet: &Fleet,
+        profile: &Profile,
+        slots: &Slots,
+        decision: &Decision,
+        pod: PodRef,
+    ) -> (Vec<Delta>, Option<Record>) {
+        let replica = fleet.index.replica();
+        let (mut deltas, mut record) = (Vec::new(), None);
+        if profile.reads(SlotId::Residency) && !slots.chain.is_empty() {
+            let matched = decision.matched as usize;
+            deltas = record::recorded(replica, pod, &slots.chain, matched);
+            record = Some(Record { pod, matched });
+        }
+        if let (true, Some(session)) = (profile.reads(SlotId::SessionResidency), slots.session) {
+            let others = slots.session_pods.iter().filter(|position| *position != decision.pod);
+            let others: Vec<_> = others.filter_map(|position| self.plugin.slot_of(position)).collect();
+            let here = slots.session_pods.contains(decision.pod);
+            deltas.extend(record::session(replica, pod, here, &others, session));
+        }
+        (deltas, record)
+    }
+
+    fn send(&self, fleet: &mut Fleet, sent: Sent) -> Outcome {
+        let mut destination = std::mem::take(&mut fleet.destination);
+        self.plugin.router.destination(&sent.decision, &mut destination);
+        let header = self.plugin.router.settings().routing.header();
+        let set = self.host.set_header(Headers::Request, header, &destination);
+        fleet.destination = destination;
+        if set.is_err() {
+            fleet.metrics.add(self.host, Metric::HostErrors, 1);
+            return Outcome::Unsent;
+        }
+        if let Some(pod) = sent.pod {
+            fleet.index.started(pod);
+        }
+        Outcome::Sent(sent)
+    }
+}

@@ -1,0 +1,64 @@
+//! What a decision tells the other workers, through the log: where the request went, and what it will leave in a cache.
+
+use crate::index::{BlockHash, Delta, PodRef, Replica};
+
+/// Seconds for which a chain that was used counts as fresh: its next use within them isn't worth an entry.
+const FRESH: u32 = 10;
+
+/// What was recorded of one request, as far as it may have to be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// The pod.
+    pub pod: PodRef,
+    /// Blocks of the chain that the pod was thought to hold before.
+    pub matched: usize,
+}
+
+/// What to append for a request whose chain the pod holds to a depth of `matched`. Nothing, if that is known already.
+pub fn recorded(replica: &Replica, pod: PodRef, chain: &[BlockHash], matched: usize) -> Vec<Delta> {
+    let Some(leaf) = chain.last() else { return Vec::new() };
+    let (held, new) = chain.split_at_checked(matched).unwrap_or((chain, &[]));
+    let mut deltas = Vec::new();
+    if !new.is_empty() {
+        deltas.push(Delta::Stored {
+            pod,
+            parent: held.last().copied(),
+            depth: u32::try_from(held.len()).unwrap_or(u32::MAX),
+            hashes: new.to_vec(),
+        });
+    } else if is_stale(replica, *leaf) {
+        deltas.push(Delta::Touched { pod, leaf: *leaf });
+    }
+    if !deltas.is_empty() {
+        deltas.push(Delta::Routed { pod });
+    }
+    deltas
+}
+
+/// What to append for a session that goes to `pod`, which may have it already (`here`), and no longer to `others`.
+pub fn session(
+    replica: &Replica,
+    pod: PodRef,
+    here: bool,
+    others: &[PodRef],
+    session: BlockHash,
+) -> Vec<Delta> {
+    let mut deltas = recorded(replica, pod, &[session], usize::from(here));
+    deltas.extend(others.iter().map(|other| Delta::Removed { pod: *other, hashes: vec![session] }));
+    deltas
+}
+
+/// What to append when the request failed: the blocks that it was to bring are not there. Tail first, so that no moment
+/// leaves a hole.
+pub fn withdrawn(record: &Record, chain: &[BlockHash]) -> Vec<Delta> {
+    let new = chain.get(record.matched..).unwrap_or(&[]);
+    match new.is_empty() {
+        true => Vec::new(),
+        false => vec![Delta::Removed { pod: record.pod, hashes: new.iter().rev().copied().collect() }],
+    }
+}
+
+fn is_stale(replica: &Replica, leaf: BlockHash) -> bool {
+    let touched = replica.table().get(leaf).map_or(0, |block| block.touched);
+    replica.clock().saturating_sub(touched) >= FRESH
+}

@@ -1,0 +1,329 @@
+//! Every kind of wrong configuration is refused, with the path to the mistake and the cure.
+
+use warmpath::config::load;
+
+const PODS: &str =
+    r#""pods": [{"name": "a", "address": "10.0.0.1:8000"}, {"name": "b", "address": "10.0.0.2:8000"}]"#;
+
+/// The mistakes of a configuration, a line each.
+fn mistakes(json: &str) -> String {
+    match load(json.as_bytes()) {
+        Ok(_) => panic!("accepted: {json}"),
+        Err(mistakes) => mistakes.to_string(),
+    }
+}
+
+/// That the only mistake is at `path` and that its text speaks of `words`.
+#[track_caller]
+fn refuses(json: &str, path: &str, words: &[&str]) {
+    let report = mistakes(json);
+    assert!(!report.contains('\n'), "more than one mistake in {json}:\n{report}");
+    assert!(report.starts_with(&format!("{path}: ")), "not at {path}: {report}");
+    for word in words {
+        assert!(report.contains(word), "nothing of {word:?} in: {report}");
+    }
+}
+
+/// As [`refuses`], for a profile `main` of right pods.
+#[track_caller]
+fn refuses_profile(profile: &str, path: &str, words: &[&str]) {
+    refuses(&format!(r#"{{{PODS}, "profile": "main", "profiles": {{"main": {profile}}}}}"#), path, words);
+}
+
+/// As [`refuses`], for one more field beside right pods.
+#[track_caller]
+fn refuses_field(field: &str, path: &str, words: &[&str]) {
+    refuses(&format!("{{{PODS}, {field}}}"), path, words);
+}
+
+/// As [`refuses`], for one pod.
+#[track_caller]
+fn refuses_pod(pod: &str, path: &str, words: &[&str]) {
+    refuses(&format!(r#"{{"pods": [{pod}]}}"#), path, words);
+}
+
+#[test]
+fn what_is_no_configuration_at_all() {
+    refuses("", "configuration", &["empty", "pods"]);
+    refuses("  \n", "configuration", &["empty"]);
+    refuses("{\"pods\": [", "pods", &["EOF", "line 1 column 10"]);
+    refuses("[]", "configuration", &["invalid"]);
+    refuses("{}", "configuration", &["missing field `pods`"]);
+    refuses(&format!("{{{PODS}}} {{}}"), "configuration", &["trailing", "only one JSON object"]);
+    refuses(
+        &" ".repeat((1 << 20) + 1).replacen(' ', "x", 1),
+        "configuration",
+        &["1048577 bytes", "at most 1048576"],
+    );
+    refuses(&format!("{{\"pods\": {}", "[".repeat(1000)), "pods[0][0]", &["invalid type: sequence"]);
+    let deep = format!(r#""profiles": {{"main": {{"prepare": [{{"type": {}"#, "[".repeat(1000));
+    let report = mistakes(&format!("{{{PODS}, {deep}"));
+    assert!(report.starts_with("profiles.main.prepare[0].type[0][0]"), "{report}");
+    assert!(report.contains("recursion limit") && report.len() < 2000, "{report}");
+}
+
+#[test]
+fn unknown_fields_and_doubled_ones_at_every_level() {
+    refuses_field(r#""prfile": "random""#, "prfile", &["unknown field", "`profile`"]);
+    refuses_field(
+        r#""profile": "random", "profile": "random""#,
+        "configuration",
+        &["duplicate field `profile`"],
+    );
+    refuses_pod(r#"{"address": "10.0.0.1:1", "modls": []}"#, "pods[0].modls", &["unknown field", "`models`"]);
+    refuses_field(r#""blocks": {"sise": 1}"#, "blocks.sise", &["unknown field", "`size`"]);
+    refuses_field(r#""index": {"max": 1}"#, "index.max", &["unknown field", "`max_blocks`"]);
+    refuses_field(r#""limits": {"max": 1}"#, "limits.max", &["unknown field", "`max_body_bytes`"]);
+    refuses_field(r#""routing": {"from": 1}"#, "routing.from", &["unknown field", "`header`"]);
+    refuses_field(r#""select": [{"profil": "random"}]"#, "select[0].profil", &["unknown field", "`profile`"]);
+    refuses_field(
+        r#""select": [{"profile": "random", "header": {"nam": "x"}}]"#,
+        "select[0].header.nam",
+        &["unknown field", "`name`"],
+    );
+    refuses_profile(r#"{"scorer": []}"#, "profiles.main.scorer", &["unknown field", "`scorers`"]);
+    refuses_field(
+        r#""profiles": {"main": {"picker": {"type": "best"}}, "main": {"picker": {"type": "best"}}}"#,
+        "profiles",
+        &["\"main\" stands here twice"],
+    );
+    refuses_profile(r#"{"picker": {"type": "best", "type": "random"}}"#, "profiles.main.picker", &["twice"]);
+    refuses_profile(
+        r#"{"scorers": [{"type": "in-flight"}, {"type": "in-flight", "weigth": 3}], "picker": {"type": "best"}}"#,
+        "profiles.main.scorers[1].weigth",
+        &["unknown field", "`busy`"],
+    );
+    refuses_profile(
+        r#"{"filters": [{"type": "health", "weight": 3}], "picker": {"type": "best"}}"#,
+        "profiles.main.filters[0].weight",
+        &["unknown field"],
+    );
+}
+
+#[test]
+fn values_of_a_wrong_type() {
+    refuses(r#"{"pods": 3}"#, "pods", &["expected a sequence"]);
+    refuses_pod(r#"{"address": 3}"#, "pods[0].address", &["expected a string"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "weight": "2"}"#, "pods[0].weight", &["expected f32"]);
+    refuses_field(r#""blocks": {"size": -1}"#, "blocks.size", &["invalid value"]);
+    refuses_field(r#""routing": {"by": "name"}"#, "routing.by", &["`address`", "`cluster`"]);
+    refuses_profile(r#"{"picker": {"type": 3}}"#, "profiles.main.picker.type", &["3 is no name", "\"best\""]);
+    refuses_profile(
+        r#"{"filters": [{"type": "concurrency-cap", "slack": "a"}], "picker": {"type": "best"}}"#,
+        "profiles.main.filters[0].slack",
+        &["expected u32"],
+    );
+    refuses_profile(
+        r#"{"filters": [{"type": "health", "strict": 1}], "picker": {"type": "best"}}"#,
+        "profiles.main.filters[0].strict",
+        &["neither true nor false"],
+    );
+}
+
+#[test]
+fn pods_that_cannot_be() {
+    refuses(r#"{"pods": []}"#, "pods", &["0 entries", "1 to 256"]);
+    let many: Vec<_> = (0..257).map(|i| format!(r#"{{"address": "10.0.0.1:{}"}}"#, i + 1)).collect();
+    refuses(&format!(r#"{{"pods": [{}]}}"#, many.join(",")), "pods", &["257 entries", "1 to 256"]);
+    refuses_pod(r#"{"name": "a"}"#, "pods[0]", &["no address", "\"address\": \"ip:port\""]);
+    refuses_pod(
+        r#"{"address": "pod-1:8000"}"#,
+        "pods[0].address",
+        &["pod-1:8000", "10.0.0.1:8000", "not resolved"],
+    );
+    refuses_pod(r#"{"address": "10.0.0.1"}"#, "pods[0].address", &["ip:port"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "cluster": "c"}"#, "pods[0].cluster", &["remove it"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "name": ""}"#, "pods[0].name", &["1 to 128"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "name": "a\nb"}"#, "pods[0].name", &["a\\nb", "printable"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "weight": 0}"#, "pods[0].weight", &["0.01 to 100"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "weight": 1e99}"#, "pods[0].weight", &["0.01 to 100"]);
+    refuses_pod(
+        r#"{"address": "10.0.0.1:1", "max_in_flight": 0}"#,
+        "pods[0].max_in_flight",
+        &["1 to 1000000"],
+    );
+    refuses_pod(r#"{"address": "10.0.0.1:1", "models": ["a", ""]}"#, "pods[0].models[1]", &["1 to 256"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "labels": {"a": ""}}"#, "pods[0].labels.a", &["1 to 128"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "labels": {"a": "b", "a": "c"}}"#, "pods[0].labels", &["twice"]);
+    let models: Vec<_> = (0..65).map(|i| format!("\"m{i}\"")).collect();
+    refuses_pod(
+        &format!(r#"{{"address": "10.0.0.1:1", "models": [{}]}}"#, models.join(",")),
+        "pods[0].models",
+        &["65 models", "at most 64"],
+    );
+    refuses(
+        r#"{"pods": [{"name": "a", "address": "10.0.0.1:1"}, {"name": "a", "address": "10.0.0.2:1"}]}"#,
+        "pods[1].name",
+        &["\"a\"", "earlier pod"],
+    );
+    refuses(
+        r#"{"pods": [{"name": "a", "address": "10.0.0.1:1"}, {"name": "b", "address": "10.0.0.1:1"}]}"#,
+        "pods[1]",
+        &["10.0.0.1:1", "list each once"],
+    );
+    let by_cluster = |pod: &str| format!(r#"{{"routing": {{"by": "cluster"}}, "pods": [{pod}]}}"#);
+    refuses(&by_cluster(r#"{"name": "a"}"#), "pods[0]", &["no cluster", "\"cluster\": NAME"]);
+    refuses(&by_cluster(r#"{"cluster": "a", "address": "10.0.0.1:1"}"#), "pods[0].address", &["remove it"]);
+}
+
+#[test]
+fn numbers_and_names_out_of_bounds() {
+    refuses_field(r#""blocks": {"size": 8}"#, "blocks.size", &["8 is out of range", "16 to 65536"]);
+    refuses_field(r#""index": {"max_blocks": 1}"#, "index.max_blocks", &["1000 to 16000000"]);
+    refuses_field(r#""index": {"pod_blocks": 0}"#, "index.pod_blocks", &["1 to 16000000"]);
+    refuses_field(r#""index": {"ttl_seconds": 0}"#, "index.ttl_seconds", &["1 to 2592000"]);
+    refuses_field(r#""limits": {"max_body_bytes": 1}"#, "limits.max_body_bytes", &["1024 to 67108864"]);
+    refuses_field(r#""limits": {"max_messages": 0}"#, "limits.max_messages", &["1 to 100000"]);
+    refuses_field(r#""routing": {"fallbacks": 9}"#, "routing.fallbacks", &["9 is out of range", "0 to 8"]);
+    refuses_field(r#""routing": {"header": "a b"}"#, "routing.header", &["\"a b\" is no name"]);
+    refuses_field(r#""debug_header": """#, "debug_header", &["no name of a header"]);
+    refuses(
+        r#"{"pods": [{"cluster": "a"}], "routing": {"by": "cluster", "fallbacks": 1}}"#,
+        "routing.fallbacks",
+        &["remove it"],
+    );
+}
+
+#[test]
+fn profiles_that_do_not_exist_or_may_not_be_called_so() {
+    refuses_field(r#""profile": "fast""#, "profile", &["no profile \"fast\"", "prefix-aware", "round-robin"]);
+    refuses_field(r#""profiles": {"a b": {}}"#, "profiles.a b", &["letters, digits"]);
+    refuses_field(
+        r#""profiles": {"random": {"picker": {"type": "random"}}}"#,
+        "profiles.random",
+        &["built-in", "give yours another"],
+    );
+    let many: Vec<_> = (0..33).map(|i| format!(r#""p{i}": {{"picker": {{"type": "random"}}}}"#)).collect();
+    refuses_field(
+        &format!(r#""profiles": {{{}}}"#, many.join(",")),
+        "profiles",
+        &["33 profiles", "at most 32"],
+    );
+}
+
+#[test]
+fn parts_that_do_not_exist_or_stand_in_the_wrong_place() {
+    refuses_profile(r#"{"picker": {}}"#, "profiles.main.picker", &["names no part", "\"type\"", "\"best\""]);
+    refuses_profile(
+        r#"{"scorers": [{"type": "prefx"}], "picker": {"type": "best"}}"#,
+        "profiles.main.scorers[0].type",
+        &["no scorer \"prefx\"", "\"prefix\"", "\"in-flight\""],
+    );
+    refuses_profile(
+        r#"{"scorers": [{"type": "health"}], "picker": {"type": "best"}}"#,
+        "profiles.main.scorers[0].type",
+        &["\"health\" is a filter", "move it to filters"],
+    );
+    let many = vec![r#"{"type": "health"}"#; 17].join(",");
+    refuses_profile(
+        &format!(r#"{{"filters": [{many}], "picker": {{"type": "best"}}}}"#),
+        "profiles.main.filters",
+        &["17 parts", "at most 16"],
+    );
+}
+
+#[test]
+fn profiles_that_do_not_fit_together() {
+    refuses_profile("{}", "profiles.main.picker", &["is missing", "{\"type\": NAME}", "\"best\""]);
+    refuses_profile(
+        r#"{"scorers": [{"type": "prefix"}], "picker": {"type": "best"}}"#,
+        "profiles.main.scorers[0]",
+        &["reads Chain and Residency", "{\"type\": \"prefix\"}", "in prepare"],
+    );
+    refuses_profile(
+        r#"{"prepare": [{"type": "hash-key", "from": [{"prefix": 2}]}, {"type": "prefix"}], "picker": {"type": "best"}}"#,
+        "profiles.main.prepare[0]",
+        &["hash-key reads Chain", "before it"],
+    );
+    refuses_profile(
+        r#"{"prepare": [{"type": "session"}, {"type": "session"}], "picker": {"type": "best"}}"#,
+        "profiles.main.prepare[1]",
+        &["session writes Session and SessionResidency, which an earlier part writes"],
+    );
+    refuses_profile(
+        r#"{"scorers": [{"type": "in-flight"}], "picker": {"type": "random"}}"#,
+        "profiles.main.picker",
+        &["random doesn't look at scores", "remove the scorers"],
+    );
+}
+
+#[test]
+fn fields_of_parts_out_of_bounds() {
+    for (stage, part, field, words) in [
+        ("filters", r#"{"type": "concurrency-cap", "factor": 0.5}"#, ".factor", "1 to 100"),
+        ("filters", r#"{"type": "concurrency-cap", "slack": 100001}"#, ".slack", "0 to 100000"),
+        ("filters", r#"{"type": "concurrency-cap", "max_in_flight": 0}"#, ".max_in_flight", "1 to 1000000"),
+        ("filters", r#"{"type": "label", "any_of": ["x"]}"#, "", "missing field `label`"),
+        ("filters", r#"{"type": "label", "label": "role", "any_of": []}"#, ".any_of", "is empty"),
+        ("filters", r#"{"type": "label", "label": "role", "any_of": ["x"]}"#, ".any_of", "no pod bears"),
+        ("prepare", r#"{"type": "hash-key"}"#, "", "missing field `from`"),
+        ("prepare", r#"{"type": "hash-key", "from": []}"#, ".from", "1 to 8"),
+        ("prepare", r#"{"type": "hash-key", "from": ["usr"]}"#, ".from[0]", "`user`"),
+        ("prepare", r#"{"type": "session", "from": [{"header": "a b"}]}"#, ".from[0].header", "\"a b\""),
+        ("prepare", r#"{"type": "session", "from": ["user", {"cookie": ""}]}"#, ".from[1].cookie", "no"),
+        ("prepare", r#"{"type": "session", "from": ["model"]}"#, ".from[0]", "no session"),
+    ] {
+        let profile = format!(r#"{{"{stage}": [{part}], "picker": {{"type": "best"}}}}"#);
+        refuses_profile(&profile, &format!("profiles.main.{stage}[0]{field}"), &[words]);
+    }
+    for (stage, part, field, words) in [
+        ("filters", r#"{"type": "prefix-threshold", "min_share": 0}"#, ".min_share", "more than 0"),
+        ("scorers", r#"{"type": "prefix", "sharing": 5}"#, ".sharing", "0 to 4"),
+        ("scorers", r#"{"type": "in-flight", "busy": 0}"#, ".busy", "1 to 10000"),
+        ("scorers", r#"{"type": "in-flight", "tolerance": -1}"#, ".tolerance", "0 to 10000"),
+        ("scorers", r#"{"type": "in-flight", "weight": -1}"#, ".weight", "0 to 1000"),
+        ("scorers", r#"{"type": "in-flight", "weight": "much"}"#, ".weight", "0 to 1000"),
+    ] {
+        let profile = format!(
+            r#"{{"prepare": [{{"type": "prefix"}}], "{stage}": [{part}], "picker": {{"type": "best"}}}}"#
+        );
+        refuses_profile(&profile, &format!("profiles.main.{stage}[0]{field}"), &[words]);
+    }
+    let profile = r#"{"prepare": [{"type": "prefix"}, {"type": "hash-key", "from": [{"prefix": 0}]}], "picker": {"type": "best"}}"#;
+    refuses_profile(profile, "profiles.main.prepare[1].from[0].prefix", &["1 to 4096"]);
+}
+
+#[test]
+fn rules_that_cannot_be() {
+    refuses_field(r#""select": [{"profile": "random"}]"#, "select[0]", &["no condition"]);
+    refuses_field(r#""select": [{"path": "/a"}]"#, "select[0]", &["missing field `profile`"]);
+    refuses_field(
+        r#""select": [{"path": "/a", "profile": "x"}]"#,
+        "select[0].profile",
+        &["no profile \"x\""],
+    );
+    for path in ["v1", "/a*b", "*", "/a?b", ""] {
+        let field = format!(r#""select": [{{"path": "{path}", "profile": "random"}}]"#);
+        refuses_field(&field, "select[0].path", &["no path pattern", "/v1/*"]);
+    }
+    refuses_field(
+        r#""select": [{"header": {"name": "a:b"}, "profile": "random"}]"#,
+        "select[0].header.name",
+        &["no name of a header"],
+    );
+    let many = vec![r#"{"path": "/a", "profile": "random"}"#; 65].join(",");
+    refuses_field(&format!(r#""select": [{many}]"#), "select", &["65 rules", "at most 64"]);
+}
+
+#[test]
+fn all_mistakes_are_found_at_once_within_a_bound() {
+    let report = mistakes(
+        r#"{"pods": [{"address": "x"}, {}], "blocks": {"size": 1}, "profile": "y",
+            "profiles": {"main": {"scorers": [{"type": "z"}]}}}"#,
+    );
+    let paths: Vec<_> = report.lines().filter_map(|line| line.split(": ").next()).collect();
+    let expected = [
+        "pods[0].address",
+        "pods[1]",
+        "blocks.size",
+        "profiles.main.scorers[0].type",
+        "profiles.main.picker",
+        "profile",
+    ];
+    assert_eq!(paths, expected, "{report}");
+
+    let many = vec![r#"{"address": "x"}"#; 200].join(",");
+    let report = mistakes(&format!(r#"{{"pods": [{many}]}}"#));
+    assert_eq!(report.lines().count(), 33);
+    assert!(report.contains("more"), "{report}");
+}
