@@ -345,7 +345,10 @@ fn routing_headers_of_a_client_steer_nothing() {
     };
     for (n, kind) in ["chat", "models", "unknown", "malformed", "trailers"].iter().enumerate() {
         let mut reached = BTreeSet::new();
-        for turn in 0..8 {
+        for turn in 0..100 {
+            if turn >= 8 && reached.len() > 1 {
+                break;
+            }
             let request = match *kind {
                 "chat" => Request::chat(&format!("forged {n} {turn}")),
                 "models" => Request::get("/v1/models"),
