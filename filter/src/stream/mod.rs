@@ -25,6 +25,10 @@ pub enum Flow {
     Pause,
 }
 
+/// Headers of the endpoint picker protocol that are a router's to set, beside the routing header itself.
+const ROUTER_S_OWN: [&str; 2] =
+    ["x-gateway-destination-endpoint-subset", "x-gateway-destination-endpoint-served"];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Nothing was decided, and nothing is held.
@@ -87,7 +91,9 @@ impl Stream {
         let plugin = stream.plugin.clone();
         let settings = plugin.router.settings();
         // Before anything can fail: what a client says here must never steer.
-        let _ = host.remove_header(Headers::Request, settings.routing.header());
+        for name in std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN) {
+            let _ = host.remove_header(Headers::Request, name);
+        }
         stream.path = text(host, ":path").unwrap_or_default();
         if let Some(name) = &settings.debug_header
             && matches!(host.header(Headers::Request, name), Ok(Some(_)))

@@ -66,6 +66,7 @@ impl<H: Host> Executor<'_, H> {
             let (Some(pod), true) = (pod, ready) else { break sent };
             let (deltas, record) = self.deltas(fleet, profile, slots, &decision, pod);
             if deltas.is_empty() {
+                sent.record = record;
                 break sent;
             }
             match fleet.index.append(self.host, &deltas, on_unseen) {
