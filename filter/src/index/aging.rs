@@ -281,11 +281,11 @@ mod tests {
         let mut replica = Replica::new();
         replica.store(POD, None, 0, &[1, 2], 10);
         replica.store(POD, None, 0, &[11], 20);
-        assert_eq!(replica.expired(10, 9), []);
+        assert_eq!(replica.expired(10, 9), [0u64; 0]);
         assert_eq!(replica.expired(11, 9), [2, 1]);
         assert_eq!(replica.expired(11, 1), [2]);
         assert!(replica.table.touch(2, 15));
-        assert_eq!(replica.expired(11, 9), []);
+        assert_eq!(replica.expired(11, 9), [0u64; 0]);
         assert_eq!(replica.expired(99, 9), [2, 1, 11]);
     }
 
@@ -301,7 +301,7 @@ mod tests {
         replica.aging.forget(other);
         let mut out = Vec::new();
         replica.aging.oldest(&replica.table, other, 9, &mut out);
-        assert_eq!(out, []);
+        assert_eq!(out, [0u64; 0]);
     }
 
     #[test]

@@ -177,9 +177,7 @@ impl Follower {
         self.slice = self.slice.saturating_mul(2).min(LARGEST_SLICE);
         self.end = None;
         self.caught_up = false;
-        let mut waiting = Replica::waiting(self.replica.roster().clone(), self.settings.shards);
-        waiting.succeed(&self.replica);
-        self.replica = waiting;
+        self.replica = Replica::waiting(&self.replica);
         self.phase = Phase::New;
     }
 

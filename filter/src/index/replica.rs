@@ -61,9 +61,13 @@ impl Replica {
         }
     }
 
-    /// A replica that knows the pods, and nothing else, until a checkpoint is loaded.
-    pub(crate) fn waiting(roster: Roster, shards: usize) -> Self {
-        Self { roster, ..Self::new(0, shards) }
+    /// What is left of a replica that lost the log: the pods, and the position up to which it knew everything.
+    pub(crate) fn waiting(before: &Self) -> Self {
+        let mut waiting = Self::new(0, before.shards);
+        waiting.position = before.position;
+        waiting.roster = before.roster.clone();
+        waiting.succeed(before);
+        waiting
     }
 
     /// Takes over what belongs to the VM, not to the log, from the replica that this one replaces.

@@ -9,6 +9,7 @@
 //! were written at different positions of the log can be loaded together: [`Table::freeze`] those that are ahead,
 //! and [`Table::thaw`] each when the replay arrives at its position.
 
+mod map;
 mod node;
 mod pods;
 mod slab;
@@ -339,11 +340,9 @@ const fn shard_of(hash: BlockHash) -> usize {
     (scramble(hash) >> 56) as usize
 }
 
-/// What a shard's map hashes by. The map tells entries apart by the highest bits (on wasm32 of the lower half) and
-/// finds their place by the lowest, so neither may hold the bits that name the shard.
-const fn spread(hash: BlockHash) -> u64 {
-    let scrambled = scramble(hash);
-    (scrambled << 8) ^ (scrambled >> 24)
+/// What a shard's map knows a block by: the bits after those that name the shard.
+const fn tag_of(hash: BlockHash) -> u32 {
+    (scramble(hash) >> 24) as u32
 }
 
 fn digest(block: &Block) -> u64 {

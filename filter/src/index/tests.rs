@@ -109,6 +109,9 @@ fn a_burst_over_two_workers_is_seen_before_it_is_decided_again() {
     assert_eq!(two.depth("pod-b", &[1, 2, 3, 4]), 3);
     assert_eq!(two.index.in_flight(two.pod("pod-b").slot), 1);
     assert_eq!(two.index.append(&two.host, &routed, OnUnseen::Return), Appended::Done);
+    let pod = two.pod("pod-a");
+    two.index.started(pod);
+    assert_eq!(two.index.in_flight(pod.slot), 1, "its own entry counts once");
     assert_eq!(one.catch_up(), Standing::Exact);
     assert_eq!(one.index.replica().digest(), two.index.replica().digest());
 }

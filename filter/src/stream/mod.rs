@@ -15,6 +15,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 mod response;
+#[cfg(test)]
+mod tests;
 
 /// What Envoy does with the stream after a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

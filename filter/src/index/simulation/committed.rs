@@ -80,9 +80,9 @@ impl Committed {
         }
     }
 
-    /// Whether nothing at all would miss what is overwritten next.
-    pub fn nobody_needs_next_place(&self, lowest_reader: u64) -> bool {
+    /// Whether nobody who begins with the checkpoint would miss what is overwritten next.
+    pub fn next_is_free(&self, floor: u64) -> bool {
         let Some(old) = self.next().checked_sub(self.ring) else { return true };
-        old < lowest_reader && self.shards.iter().all(|position| position.is_some_and(|p| p > old))
+        old < floor && self.shards.iter().all(|position| position.is_some_and(|p| p > old))
     }
 }

@@ -34,8 +34,16 @@ impl Vm {
         self.host.state.borrow_mut().now = Duration::from_millis(clock.load(Ordering::Relaxed));
     }
 
-    /// One thing that a VM does.
+    /// One thing that a VM does, after which it sees its own requests at least.
     pub fn act(&mut self) {
+        self.act_somehow();
+        for (pod, own) in self.true_in_flight() {
+            let roster = self.index.replica().roster();
+            assert!(roster.at(pod.slot) != pod || self.index.in_flight(pod.slot) >= own);
+        }
+    }
+
+    fn act_somehow(&mut self) {
         match self.rng.below(100) {
             0..20 => {
                 self.index.tick(&self.host);

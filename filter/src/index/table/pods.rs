@@ -19,6 +19,7 @@ const RETURN_BELOW: usize = 3;
 
 /// The bitmaps of a block on many pods.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
 pub struct Sets {
     stored: PodSet,
     visible: PodSet,
@@ -126,6 +127,13 @@ impl Pods {
     #[inline]
     pub fn visible(self, slab: &Slab<Sets>) -> PodSet {
         self.set(slab, |sets| sets.visible, |lane| lane & VISIBLE != 0)
+    }
+
+    /// Starts to fetch what [`Pods::visible`] will read.
+    #[inline]
+    pub fn touch(self, slab: &Slab<Sets>) -> u32 {
+        let sets = self.spilled().and_then(|index| slab.get(index));
+        sets.and_then(|sets| sets.visible.words().first()).map_or(0, |&word| word as u32)
     }
 
     #[inline]

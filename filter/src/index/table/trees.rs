@@ -1,11 +1,10 @@
 //! Nodes, found by hash and linked into trees; and what of a pod is visible, kept up to date along the links.
 
-use hashbrown::HashTable;
-
+use super::map::Map;
 use super::node::Node;
 use super::pods::Sets;
 use super::slab::{NIL, Slab};
-use super::{BlockHash, SHARDS, Slot, shard_of, spread};
+use super::{BlockHash, SHARDS, Slot, shard_of, tag_of};
 
 /// All nodes of a table.
 #[derive(Debug)]
@@ -14,16 +13,12 @@ pub struct Trees {
     /// Pods of blocks that have many.
     sets: Slab<Sets>,
     /// Node indices by hash. Many small maps, because a map that grows keeps both copies meanwhile.
-    shards: Vec<HashTable<u32>>,
+    shards: Vec<Map>,
 }
 
 impl Trees {
     pub fn new() -> Self {
-        Self {
-            nodes: Slab::new(),
-            sets: Slab::new(),
-            shards: (0..SHARDS).map(|_| HashTable::new()).collect(),
-        }
+        Self { nodes: Slab::new(), sets: Slab::new(), shards: (0..SHARDS).map(|_| Map::default()).collect() }
     }
 
     /// The node at an index. By value, for it is small; an empty placeholder where there is none.
@@ -48,14 +43,26 @@ impl Trees {
 
     /// Indices of the nodes of a shard.
     pub fn shard(&self, shard: usize) -> impl Iterator<Item = u32> + '_ {
-        self.shards.get(shard).into_iter().flatten().copied()
+        self.shards.get(shard).into_iter().flat_map(Map::iter)
     }
 
     /// Finds a block, placeholders included. `NIL` where it is unknown.
     #[inline]
     pub fn find(&self, hash: BlockHash) -> u32 {
         let Some(shard) = self.shards.get(shard_of(hash)) else { return NIL };
-        shard.find(spread(hash), |&index| self.node(index).hash == hash).copied().unwrap_or(NIL)
+        shard.find(tag_of(hash)).find(|&index| self.node(index).hash == hash).unwrap_or(NIL)
+    }
+
+    /// Starts to fetch what [`Trees::guess`] will read.
+    #[inline]
+    pub fn touch(&self, hash: BlockHash) -> u32 {
+        self.shards.get(shard_of(hash)).map_or(0, |shard| shard.touch(tag_of(hash)))
+    }
+
+    /// Where a block most likely is, without reading its node. `NIL` where that is not known.
+    #[inline]
+    pub fn guess(&self, hash: BlockHash) -> u32 {
+        self.shards.get(shard_of(hash)).map_or(NIL, |shard| shard.guess(tag_of(hash)))
     }
 
     /// The same with a guess at the index, which saves going through the map where it is right.
@@ -67,12 +74,9 @@ impl Trees {
 
     /// Adds a placeholder for a block that is unknown. `NIL` where indices ran out.
     pub fn insert(&mut self, hash: BlockHash) -> u32 {
-        let Self { nodes, shards, .. } = self;
-        let Some(shard) = shards.get_mut(shard_of(hash)) else { return NIL };
-        let Some(index) = nodes.insert(Node::placeholder(hash)) else { return NIL };
-        shard.insert_unique(spread(hash), index, |&index| {
-            spread(nodes.get(index).map_or(0, |node| node.hash))
-        });
+        let Some(shard) = self.shards.get_mut(shard_of(hash)) else { return NIL };
+        let Some(index) = self.nodes.insert(Node::placeholder(hash)) else { return NIL };
+        shard.insert(tag_of(hash), index);
         index
     }
 
@@ -182,8 +186,8 @@ impl Trees {
     pub fn memory_bytes(&self) -> usize {
         self.nodes.memory_bytes()
             + self.sets.memory_bytes()
-            + self.shards.capacity() * size_of::<HashTable<u32>>()
-            + self.shards.iter().map(HashTable::allocation_size).sum::<usize>()
+            + self.shards.capacity() * size_of::<Map>()
+            + self.shards.iter().map(Map::memory_bytes).sum::<usize>()
     }
 
     fn show_one(&mut self, index: u32, slot: Slot, visible: bool) -> bool {
@@ -196,9 +200,8 @@ impl Trees {
         if index == NIL || !node.is_placeholder() || node.child != NIL {
             return;
         }
-        let Some(shard) = self.shards.get_mut(shard_of(node.hash)) else { return };
-        if let Ok(entry) = shard.find_entry(spread(node.hash), |&other| other == index) {
-            entry.remove();
+        if let Some(shard) = self.shards.get_mut(shard_of(node.hash)) {
+            shard.remove(tag_of(node.hash), index);
             self.nodes.free(index);
         }
     }

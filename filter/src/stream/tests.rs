@@ -1,0 +1,250 @@
+//! Streams on the fake host: what each phase does, and that no failing hostcall stops a request.
+
+use super::*;
+use crate::host::fake::{FakeHost, FakeShared};
+use crate::plugin::Vm;
+
+const PODS: &str = r#"[{"name": "a", "address": "10.0.0.1:80"}, {"name": "b", "address": "10.0.0.2:80"}]"#;
+const ROUTING: &str = "x-gateway-destination-endpoint";
+
+struct Stand {
+    host: FakeHost,
+    plugin: Rc<Plugin>,
+}
+
+/// A VM with two pods; `rest` is more of the configuration.
+fn stand(rest: &str) -> Stand {
+    let host = FakeHost::new(&FakeShared::default());
+    host.state.borrow_mut().configuration = format!(r#"{{"pods": {PODS}{rest}}}"#).into_bytes();
+    let plugin = Vm::default().configure(&host, 1).unwrap();
+    Stand { host, plugin }
+}
+
+fn chat(text: &str) -> Vec<u8> {
+    format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "{text}"}}]}}"#).into_bytes()
+}
+
+impl Stand {
+    fn stream(&self) -> Rc<RefCell<Stream>> {
+        Rc::new(RefCell::new(Stream::new(7, self.plugin.clone())))
+    }
+
+    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)]) {
+        let mut state = self.host.state.borrow_mut();
+        let pseudo = [(":method", method), (":path", path)];
+        let all = pseudo.iter().chain(headers);
+        state.request = all.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+    }
+
+    /// Sends a chat up to its decision; returns the stream and the pods named.
+    fn send(&self, body: &[u8]) -> (Rc<RefCell<Stream>>, String) {
+        self.request("POST", "/v1/chat/completions", &[("content-type", "application/json")]);
+        self.host.state.borrow_mut().body = body.to_vec();
+        let stream = self.stream();
+        assert_eq!(Stream::on_request_headers(&stream, &self.host, false), Flow::Pause);
+        assert_eq!(stream.borrow_mut().on_request_body(&self.host, 10, false), Flow::Pause);
+        assert_eq!(stream.borrow_mut().on_request_body(&self.host, body.len(), true), Flow::Continue);
+        (stream, self.named())
+    }
+
+    fn named(&self) -> String {
+        let state = self.host.state.borrow();
+        String::from_utf8(state.request.get(ROUTING).cloned().unwrap_or_default()).unwrap()
+    }
+
+    fn answer(&self, stream: &Rc<RefCell<Stream>>, status: &str, from: &str, details: &str) {
+        let mut state = self.host.state.borrow_mut();
+        state.response = [(":status".to_owned(), status.as_bytes().to_vec())].into();
+        state.properties.insert("upstream.address".into(), from.into());
+        state.properties.insert("response.code_details".into(), details.into());
+        drop(state);
+        stream.borrow_mut().on_response_headers(&self.host);
+    }
+
+    fn count(&self, name: &str) -> i64 {
+        self.host.metric(&format!("warmpath.{name}"))
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.plugin.fleet.borrow().index.load().own()
+    }
+}
+
+#[test]
+fn a_prompt_that_is_known_goes_where_it_was() {
+    let stand = stand("");
+    let body = chat(&"some text ".repeat(100));
+    let (first, named) = stand.send(&body);
+    let home = named.split(',').next().unwrap().to_owned();
+    assert_eq!(named.split(',').count(), 2, "the pod and its fallback: {named}");
+    stand.answer(&first, "200", &home, "via_upstream");
+    for _ in 0..5 {
+        let (stream, named) = stand.send(&body);
+        assert!(named.starts_with(&home), "{named}");
+        stream.borrow_mut().on_log(&stand.host);
+    }
+    assert_eq!(stand.in_flight(), 1);
+    first.borrow_mut().on_log(&stand.host);
+    first.borrow_mut().on_log(&stand.host);
+    assert_eq!(stand.in_flight(), 0, "an end counts once");
+    assert_eq!(stand.count("decided_by_prefix"), 6);
+    assert!(stand.count("blocks_matched") > 0);
+}
+
+#[test]
+fn a_failed_request_leaves_nothing_behind() {
+    let stand = stand("");
+    let body = chat(&"some text ".repeat(100));
+    let blocks = |stand: &Stand| stand.plugin.fleet.borrow().index.replica().table().len();
+    let (stream, named) = stand.send(&body);
+    assert!(blocks(&stand) > 0, "recorded at once");
+    stand.answer(&stream, "500", named.split(',').next().unwrap(), "via_upstream");
+    assert_eq!(blocks(&stand), 0, "and withdrawn");
+    stream.borrow_mut().on_log(&stand.host);
+    let (stream, _) = stand.send(&body);
+    assert!(blocks(&stand) > 0);
+    stream.borrow_mut().on_log(&stand.host);
+    assert_eq!(blocks(&stand), 0, "a client that left before the answer counts as a failure");
+    assert_eq!(stand.count("withdrawn"), 2);
+    assert_eq!(stand.in_flight(), 0);
+}
+
+#[test]
+fn a_retry_moves_the_request_with_its_blocks_and_counts() {
+    let stand = stand("");
+    let body = chat(&"some text ".repeat(100));
+    let (stream, named) = stand.send(&body);
+    let (first, second) = named.split_once(',').unwrap();
+    stand.answer(&stream, "200", second, "via_upstream");
+    assert_eq!(stand.count("moved"), 1);
+    assert_eq!(stand.in_flight(), 1);
+    let (_, again) = stand.send(&body);
+    assert!(again.starts_with(second), "it is warm where it was served, not at {first}: {again}");
+    stream.borrow_mut().on_log(&stand.host);
+    assert_eq!(stand.in_flight(), 1);
+}
+
+#[test]
+fn what_is_no_inference_is_never_held() {
+    let stand = stand("");
+    for (method, path, headers) in [
+        ("GET", "/v1/models", &[][..]),
+        ("GET", "/v1/chat/completions", &[("upgrade", "websocket")]),
+        ("POST", "/unknown", &[("content-type", "application/json")]),
+        ("POST", "/v1/chat/completions", &[("content-encoding", "gzip")]),
+        ("POST", "/v1/chat/completions", &[("content-type", "text/plain")]),
+        ("POST", "/v1/chat/completions", &[("content-length", "999999999")]),
+    ] {
+        stand.request(method, path, headers);
+        let stream = stand.stream();
+        let flow = Stream::on_request_headers(&stream, &stand.host, false);
+        assert_eq!(flow, Flow::Continue, "{method} {path} {headers:?}");
+        assert!(!stand.named().is_empty());
+        assert_eq!(stream.borrow_mut().on_request_body(&stand.host, 5, true), Flow::Continue);
+        stream.borrow_mut().on_log(&stand.host);
+    }
+    assert_eq!(stand.count("decided_by_load"), 6);
+    assert_eq!(stand.count("step_down_not_json"), 2);
+    assert_eq!(stand.count("step_down_too_large"), 1);
+}
+
+#[test]
+fn malformed_and_growing_bodies_go_on_by_load() {
+    let stand = stand(r#", "limits": {"max_body_bytes": 4096}, "debug_header": "x-debug""#);
+    stand.request("POST", "/v1/chat/completions", &[("x-debug", "1")]);
+    stand.host.state.borrow_mut().body = b"{\"messages\": [".to_vec();
+    let stream = stand.stream();
+    assert_eq!(Stream::on_request_headers(&stream, &stand.host, false), Flow::Pause);
+    assert_eq!(
+        stream.borrow_mut().on_request_trailers(&stand.host),
+        Flow::Continue,
+        "trailers end a body too"
+    );
+    assert_eq!(stand.count("step_down_malformed"), 1);
+    stand.answer(&stream, "400", "10.0.0.1:80", "via_upstream");
+    let told = stand.host.state.borrow().response.get("x-warmpath-step-down").cloned().unwrap();
+    assert!(String::from_utf8(told).unwrap().contains("byte 14"));
+
+    stand.request("POST", "/v1/chat/completions", &[]);
+    let stream = stand.stream();
+    assert_eq!(Stream::on_request_headers(&stream, &stand.host, false), Flow::Pause);
+    assert_eq!(stream.borrow_mut().on_request_body(&stand.host, 4096, false), Flow::Pause);
+    assert_eq!(stream.borrow_mut().on_request_body(&stand.host, 4097, false), Flow::Continue);
+    assert_eq!(stream.borrow_mut().on_request_body(&stand.host, 9000, true), Flow::Continue);
+    assert_eq!(stand.count("step_down_too_large"), 1);
+}
+
+#[test]
+fn a_request_that_gets_no_body_is_sent_on() {
+    let stand = stand("");
+    stand.request("POST", "/v1/chat/completions", &[]);
+    let stream = stand.stream();
+    assert_eq!(Stream::on_request_headers(&stream, &stand.host, false), Flow::Pause);
+    for tick in 1..=9 {
+        stand.plugin.tick(&stand.host);
+        assert!(stand.host.state.borrow().resumed.is_empty(), "not at tick {tick}");
+    }
+    stand.plugin.tick(&stand.host);
+    assert_eq!(stand.host.state.borrow().resumed, [Some(7)], "by its own context");
+    assert!(!stand.named().is_empty());
+    assert_eq!(stand.count("step_down_unheld"), 1);
+    stream.borrow_mut().on_log(&stand.host);
+    assert_eq!(stand.in_flight(), 0);
+}
+
+#[test]
+fn a_strict_filter_that_leaves_nobody_refuses_in_openai_s_form() {
+    let stand = stand(
+        r#", "profile": "p", "profiles": {"p": {
+            "filters": [{"type": "concurrency-cap", "max_in_flight": 1, "strict": true}],
+            "picker": {"type": "random"}}}"#,
+    );
+    stand.request("GET", "/v1/models", &[]);
+    let full = [(); 2].map(|()| stand.stream());
+    for stream in &full {
+        assert_eq!(Stream::on_request_headers(stream, &stand.host, true), Flow::Continue);
+    }
+    assert_eq!(Stream::on_request_headers(&stand.stream(), &stand.host, true), Flow::Pause);
+    let (status, body) = stand.host.state.borrow().responses[0].clone();
+    assert_eq!(status, 503);
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["error"]["type"], "service_unavailable");
+    assert_eq!(stand.count("refused"), 1);
+}
+
+#[test]
+fn no_failing_hostcall_stops_a_request() {
+    let calls = [
+        "shared_get",
+        "shared_set",
+        "define_metric",
+        "increment_metric",
+        "record_metric",
+        "property",
+        "set_filter_state",
+        "header",
+        "set_header",
+        "remove_header",
+        "request_body",
+    ];
+    for call in calls {
+        let stand = stand("");
+        stand.host.state.borrow_mut().failing.push(call);
+        stand.host.state.borrow_mut().body = chat("hello");
+        stand.request("POST", "/v1/chat/completions", &[]);
+        for _ in 0..3 {
+            let stream = stand.stream();
+            if Stream::on_request_headers(&stream, &stand.host, false) == Flow::Pause {
+                assert_eq!(
+                    stream.borrow_mut().on_request_body(&stand.host, 10, true),
+                    Flow::Continue,
+                    "{call}"
+                );
+            }
+            stand.plugin.tick(&stand.host);
+            stand.answer(&stream, "200", "10.0.0.2:80", "via_upstream");
+            stream.borrow_mut().on_log(&stand.host);
+            assert_eq!(stand.in_flight(), 0, "{call}");
+        }
+    }
+}
