@@ -1,4 +1,5 @@
 //! Time of a decision by the size of the fleet, without the index's query: `cargo bench -p warmpath --bench pipeline`.
+#![allow(missing_docs, reason = "a benchmark has no readers of docs")]
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;

@@ -240,10 +240,13 @@ fn turns_of_a_real_conversation_meet_and_tenants_with_other_salts_do_not() {
     };
     let mut send = |json: &str, keep: bool| {
         let request = parse(Endpoint::Chat, json.as_bytes(), &desk.router.settings().limits).unwrap();
-        let profile = desk.router.select("/v1/chat/completions", &|_| None, request.model.as_deref()).unwrap();
+        let profile =
+            desk.router.select("/v1/chat/completions", &|_| None, request.model.as_deref()).unwrap();
         profile.prepare(&Input { header: &|_| None, body: Some(&request) }, 1, &mut desk.slots);
-        let decision =
-            desk.router.decide(profile, &desk.states, &desk.index, &mut desk.slots, &mut desk.scratch).unwrap();
+        let decision = desk
+            .router
+            .decide(profile, &desk.states, &desk.index, &mut desk.slots, &mut desk.scratch)
+            .unwrap();
         if keep {
             desk.index.store(decision.pod, &desk.slots.chain);
         }
