@@ -2,15 +2,16 @@
 //!
 //! Every method starts at the cursor, checks the grammar of what it walks over, and leaves the cursor behind it.
 
+mod scalar;
+mod string;
+
 use super::error::{ParseError, Reason};
-use super::special::{WIDTH, special, window};
-use std::borrow::Cow;
+use string::unescaped_key;
+
+pub(super) use string::unescaped;
 
 /// How deep arrays and objects may be nested within a value that is skipped: a bit each of a `u128`.
 pub const MAX_DEPTH: u32 = u128::BITS;
-
-/// A longer key, escapes included, is none of those that we look for.
-const MAX_ESCAPED_KEY: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct Cursor<'b> {
@@ -23,10 +24,12 @@ impl<'b> Cursor<'b> {
         Self { bytes, at: 0 }
     }
 
+    #[cold]
     pub(super) fn error<T>(&self, reason: Reason) -> Result<T, ParseError> {
         Err(ParseError { at: self.at, reason })
     }
 
+    #[cold]
     pub(super) fn wrong_type<T>(&self, field: &'static str, expected: &'static str) -> Result<T, ParseError> {
         self.error(Reason::WrongType { field, expected })
     }
@@ -42,6 +45,7 @@ impl<'b> Cursor<'b> {
     }
 
     /// Skips white space; none at the end of the text.
+    #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         loop {
             let byte = *self.bytes.get(self.at)?;
@@ -53,6 +57,7 @@ impl<'b> Cursor<'b> {
     }
 
     /// Skips white space and shows the next byte, which is the first of a token.
+    #[inline]
     pub(super) fn token(&mut self) -> Result<u8, ParseError> {
         match self.peek() {
             Some(byte) => Ok(byte),
@@ -103,6 +108,7 @@ impl<'b> Cursor<'b> {
     }
 
     /// Walks over the comma or the closing `bracket` after an element; says whether it was the bracket.
+    #[inline]
     fn ends(&mut self, bracket: u8) -> Result<bool, ParseError> {
         let byte = self.token()?;
         if byte != b',' && byte != bracket {
@@ -123,52 +129,6 @@ impl<'b> Cursor<'b> {
         }
         self.at += 1;
         Ok(key)
-    }
-
-    /// The string whose opening quote is here, as it is written, without its quotes.
-    pub(super) fn string(&mut self) -> Result<&'b [u8], ParseError> {
-        let start = self.at + 1;
-        let mut filled = [0; WIDTH];
-        let mut base = start;
-        // Whether the window's first byte belongs to an escape that began in the window before.
-        let mut escaped = false;
-        loop {
-            let mut stops = special(window(self.bytes, base, &mut filled)) & !u64::from(escaped);
-            escaped = false;
-            while stops != 0 {
-                let bit = stops.trailing_zeros();
-                self.at = base + bit as usize;
-                match self.bytes.get(self.at) {
-                    Some(b'"') => {
-                        let string = self.since(start);
-                        self.at += 1;
-                        return Ok(string);
-                    }
-                    Some(b'\\') => {
-                        self.escape()?;
-                        stops &= !(0b11 << bit);
-                        escaped = bit == u64::BITS - 1;
-                    }
-                    Some(_) => return self.error(Reason::ControlCharacter),
-                    None => return self.error(Reason::Truncated),
-                }
-            }
-            base += WIDTH;
-        }
-    }
-
-    /// Checks the escape that begins here, without moving.
-    fn escape(&self) -> Result<(), ParseError> {
-        match self.bytes.get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(()),
-            Some(b'u') => match self.bytes.get(self.at + 2..self.at + 6) {
-                Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => Ok(()),
-                Some(_) => self.error(Reason::BadEscape),
-                None => self.error(Reason::Truncated),
-            },
-            Some(_) => self.error(Reason::BadEscape),
-            None => self.error(Reason::Truncated),
-        }
     }
 
     /// Walks over any value and returns its text.
@@ -220,62 +180,6 @@ impl<'b> Cursor<'b> {
         }
     }
 
-    /// Walks over a number, `true`, `false` or `null`.
-    fn scalar(&mut self) -> Result<(), ParseError> {
-        match self.token()? {
-            b'n' => self.word(b"null"),
-            b't' => self.word(b"true"),
-            b'f' => self.word(b"false"),
-            b'-' | b'0'..=b'9' => self.number(),
-            _ => self.error(Reason::Expected("a value")),
-        }
-    }
-
-    /// Walks over `word`.
-    pub(super) fn word(&mut self, word: &[u8]) -> Result<(), ParseError> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        if rest.starts_with(word) {
-            self.at += word.len();
-            return Ok(());
-        }
-        let cut_off = word.starts_with(rest);
-        self.error(if cut_off { Reason::Truncated } else { Reason::Expected("a value") })
-    }
-
-    fn number(&mut self) -> Result<(), ParseError> {
-        self.take(b"-");
-        if !self.take(b"0") {
-            self.digits()?;
-        }
-        if self.take(b".") {
-            self.digits()?;
-        }
-        if self.take(b"eE") {
-            self.take(b"+-");
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    /// Walks over a byte if it is one of `these`.
-    fn take(&mut self, these: &[u8]) -> bool {
-        let found = self.bytes.get(self.at).is_some_and(|byte| these.contains(byte));
-        self.at += usize::from(found);
-        found
-    }
-
-    /// Walks over at least one digit.
-    fn digits(&mut self) -> Result<(), ParseError> {
-        let start = self.at;
-        while self.bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
-            self.at += 1;
-        }
-        if self.at > start {
-            return Ok(());
-        }
-        self.error(if start < self.bytes.len() { Reason::BadNumber } else { Reason::Truncated })
-    }
-
     /// Walks over `null` or a value that `walk` knows.
     pub(super) fn nullable<T>(
         &mut self,
@@ -299,24 +203,4 @@ impl<'b> Cursor<'b> {
             Some(_) => self.error(Reason::Expected("nothing after the object")),
         }
     }
-}
-
-/// The text that the inside of a JSON string stands for; none if that isn't valid Unicode.
-pub(super) fn unescaped(string: &[u8]) -> Option<Cow<'_, str>> {
-    if !string.contains(&b'\\') {
-        return std::str::from_utf8(string).ok().map(Cow::Borrowed);
-    }
-    let quoted = [b"\"", string, b"\""].concat();
-    serde_json::from_slice(&quoted).ok().map(Cow::Owned)
-}
-
-/// A key as bytes to compare with the keys that we look for. One that can't be any of them may stay escaped.
-fn unescaped_key(key: &[u8]) -> Cow<'_, [u8]> {
-    if key.len() <= MAX_ESCAPED_KEY
-        && key.contains(&b'\\')
-        && let Some(Cow::Owned(text)) = unescaped(key)
-    {
-        return Cow::Owned(text.into_bytes());
-    }
-    Cow::Borrowed(key)
 }

@@ -49,20 +49,8 @@ fn first<'b>(
 fn tokens<'b>(cursor: &mut Cursor<'b>, field: &'static str) -> Result<Prompt<'b>, ParseError> {
     let mut ids = Vec::new();
     cursor.array(|cursor| {
-        ids.push(id(cursor, field)?);
+        ids.push(cursor.id(field)?);
         Ok(())
     })?;
     Ok(Prompt::Tokens(ids))
-}
-
-fn id(cursor: &mut Cursor<'_>, field: &'static str) -> Result<u32, ParseError> {
-    let digits = cursor.value()?;
-    let id = digits.iter().try_fold(0_u32, |id, digit| {
-        let digit = digit.is_ascii_digit().then(|| u32::from(digit - b'0'))?;
-        id.checked_mul(10)?.checked_add(digit)
-    });
-    match id {
-        Some(id) => Ok(id),
-        None => cursor.wrong_type(field, "token ids below 2^32"),
-    }
 }

@@ -91,6 +91,10 @@ fn types() {
         "[-1]",
         "[4294967296]",
         "[1e3]",
+        "[01]",
+        "[00]",
+        "[10000000000]",
+        "[18446744073709551617]",
         "[1,\"a\"]",
         "[[1,[2]]]",
         "[[\"a\"]]",
@@ -119,10 +123,10 @@ fn nesting() {
         assert_eq!(chat(&nested(limit + 1)), Reason::TooDeep);
         assert_eq!(chat(&nested(1_000_000)), Reason::TooDeep);
         assert_eq!(chat(&format!("{{\"x\":{}", open.repeat(1_000_000))), Reason::TooDeep);
-        assert_eq!(
-            reason(Endpoint::Completions, format!("{{\"prompt\":[{}", open.repeat(1_000_000)).as_bytes()),
-            Reason::TooDeep
-        );
+        let batch = format!("{{\"prompt\":[\"\",{}", open.repeat(1_000_000));
+        assert_eq!(reason(Endpoint::Completions, batch.as_bytes()), Reason::TooDeep);
+        let ids = format!("{{\"prompt\":[{}", open.repeat(1_000_000));
+        assert!(matches!(reason(Endpoint::Completions, ids.as_bytes()), Reason::WrongType { .. }));
     }
 }
 
