@@ -1,9 +1,11 @@
 //! Time of a decision by the size of the fleet, without the index's query: `cargo bench -p warmpath --bench pipeline`.
+#![allow(missing_docs, reason = "a benchmark has no readers of docs")]
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
+use warmpath::blocks::{BlockHash, BlockSize, Chain};
 use warmpath::config::load;
-use warmpath::pipeline::{BlockHash, Body, Input, Matches, PodState, Positions, Residency, Scratch, Slots};
+use warmpath::pipeline::{Body, Input, Matches, PodState, Positions, Residency, Scratch, Slots};
 
 struct Prompt(Vec<BlockHash>);
 
@@ -16,8 +18,8 @@ impl Body for Prompt {
         Some("somebody")
     }
 
-    fn chain(&self, _block_size: usize, out: &mut Vec<BlockHash>) {
-        out.extend(&self.0);
+    fn chain(&self, _size: BlockSize) -> Chain {
+        Chain { hashes: self.0.clone() }
     }
 }
 

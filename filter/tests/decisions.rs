@@ -4,6 +4,7 @@ mod sim;
 
 use sim::{Ask, Desk, router, router_of};
 use warmpath::pipeline::{Input, Refused, Slots};
+use warmpath::request::{Endpoint, parse};
 
 /// A profile `m` that decides.
 fn profile(json: &str) -> String {
@@ -227,6 +228,35 @@ fn a_profile_waits_for_the_body_only_if_a_part_reads_it() {
     let with_models = r#"{"address": "10.0.0.1:1", "models": ["a"]}"#;
     let router = router_of(with_models, r#""profile": "round-robin""#);
     assert!(router.needs_body("/", &|_| None), "the model can only be read in the body");
+}
+
+#[test]
+fn turns_of_a_real_conversation_meet_and_tenants_with_other_salts_do_not() {
+    let mut desk = Desk::new(router(4, r#""blocks": {"size": 64}"#), 1);
+    let body = |turns: usize, salt: &str| {
+        let turn = |i| format!(r#"{{"role": "user", "content": "Question {i}: {}"}}"#, "why? ".repeat(40));
+        let messages: Vec<_> = (0..turns).map(turn).collect();
+        format!(r#"{{"model": "llama", "cache_salt": "{salt}", "messages": [{}]}}"#, messages.join(","))
+    };
+    let mut send = |json: &str, keep: bool| {
+        let request = parse(Endpoint::Chat, json.as_bytes(), &desk.router.settings().limits).unwrap();
+        let profile =
+            desk.router.select("/v1/chat/completions", &|_| None, request.model.as_deref()).unwrap();
+        profile.prepare(&Input { header: &|_| None, body: Some(&request) }, 1, &mut desk.slots);
+        let decision = desk
+            .router
+            .decide(profile, &desk.states, &desk.index, &mut desk.slots, &mut desk.scratch)
+            .unwrap();
+        if keep {
+            desk.index.store(decision.pod, &desk.slots.chain);
+        }
+        decision
+    };
+    let first = send(&body(1, "a"), true);
+    assert_eq!((first.matched, first.blocks >= 3), (0, true));
+    let second = send(&body(2, "a"), false);
+    assert_eq!((second.pod, second.matched), (first.pod, first.blocks));
+    assert_eq!(send(&body(2, "b"), false).matched, 0);
 }
 
 #[test]

@@ -174,6 +174,7 @@ fn numbers_and_names_out_of_bounds() {
     refuses_field(r#""index": {"ttl_seconds": 0}"#, "index.ttl_seconds", &["1 to 2592000"]);
     refuses_field(r#""limits": {"max_body_bytes": 1}"#, "limits.max_body_bytes", &["1024 to 67108864"]);
     refuses_field(r#""limits": {"max_messages": 0}"#, "limits.max_messages", &["1 to 100000"]);
+    refuses_field(r#""limits": {"max_parts": 0}"#, "limits.max_parts", &["1 to 100000"]);
     refuses_field(r#""routing": {"fallbacks": 9}"#, "routing.fallbacks", &["9 is out of range", "0 to 8"]);
     refuses_field(r#""routing": {"header": "a b"}"#, "routing.header", &["\"a b\" is no name"]);
     refuses_field(r#""debug_header": """#, "debug_header", &["no name of a header"]);

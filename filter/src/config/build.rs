@@ -5,8 +5,10 @@ use super::pods::build_pods;
 use super::raw::{RawBy, RawConfig, RawProfile, RawRouting, RawSelect};
 use super::router::{Router, Routing, Settings};
 use super::select::{PathPattern, Rule};
+use crate::blocks::BlockSize;
 use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
 use crate::pods::Pod;
+use crate::request::Limits;
 use std::fmt::Display;
 
 /// Longest configuration that is looked at.
@@ -73,22 +75,23 @@ fn build(raw: &RawConfig, mut mistakes: Mistakes) -> Result<Router, Mistakes> {
 
 fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
     let RawConfig { blocks, index, limits, .. } = raw;
-    within("blocks.size", blocks.size, 16, 65_536, mistakes);
+    within("blocks.size", blocks.size, BlockSize::MIN, BlockSize::MAX, mistakes);
     within("index.max_blocks", index.max_blocks, 1000, 16_000_000, mistakes);
     within("index.pod_blocks", index.pod_blocks, 1, 16_000_000, mistakes);
     within("index.ttl_seconds", index.ttl_seconds, 1, 30 * 24 * 3600, mistakes);
     within("limits.max_body_bytes", limits.max_body_bytes, 1024, 64 << 20, mistakes);
     within("limits.max_messages", limits.max_messages, 1, 100_000, mistakes);
+    within("limits.max_parts", limits.max_parts, 1, 100_000, mistakes);
     if let Some(name) = &raw.debug_header {
         check_header("debug_header", name, mistakes);
     }
     Settings {
-        block_size: blocks.size,
+        block_size: BlockSize::new(blocks.size).unwrap_or_default(),
         max_blocks: index.max_blocks,
         pod_blocks: index.pod_blocks,
         ttl_seconds: index.ttl_seconds,
         max_body_bytes: limits.max_body_bytes,
-        max_messages: limits.max_messages,
+        limits: Limits { max_messages: limits.max_messages, max_parts: limits.max_parts },
         routing: routing(&raw.routing, mistakes),
         debug_header: raw.debug_header.as_ref().map(|name| name.to_ascii_lowercase()),
     }
@@ -118,7 +121,7 @@ fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {
 struct Profiles<'a> {
     raw: &'a RawConfig,
     pods: &'a [Pod],
-    block_size: usize,
+    block_size: BlockSize,
     names: Vec<String>,
     /// `None` where a mistake was reported.
     built: Vec<Option<Profile>>,

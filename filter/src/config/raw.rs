@@ -1,6 +1,8 @@
 //! The configuration as written. Unknown and doubled fields are refused; ranges and references are checked in `build`.
 
 use super::entries::Entries;
+use crate::blocks::BlockSize;
+use crate::request::Limits;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -95,7 +97,7 @@ pub struct RawBlocks {
 
 impl Default for RawBlocks {
     fn default() -> Self {
-        Self { size: 256 }
+        Self { size: BlockSize::default().bytes() }
     }
 }
 
@@ -120,11 +122,13 @@ impl Default for RawIndex {
 pub struct RawLimits {
     pub max_body_bytes: usize,
     pub max_messages: usize,
+    pub max_parts: usize,
 }
 
 impl Default for RawLimits {
     fn default() -> Self {
-        Self { max_body_bytes: 8 << 20, max_messages: 4096 }
+        let Limits { max_messages, max_parts } = Limits::default();
+        Self { max_body_bytes: 8 << 20, max_messages, max_parts }
     }
 }
 

@@ -1,8 +1,10 @@
 //! What a configuration becomes: everything that streams of one root context share, immutable.
 
 use super::select::Rule;
+use crate::blocks::BlockSize;
 use crate::pipeline::{Decision, PodState, Profile, Refused, Residency, Scratch, Slots, World};
 use crate::pods::Pod;
+use crate::request::Limits;
 
 /// Looks up a request header by its lower-case name.
 pub type HeaderLookup<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
@@ -19,8 +21,8 @@ pub struct Router {
 /// What the rest of the filter needs of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of a block of a prompt.
-    pub block_size: usize,
+    /// How prompts are cut into blocks.
+    pub block_size: BlockSize,
     /// Most blocks in a VM's index.
     pub max_blocks: u32,
     /// Most blocks that a pod is thought to hold; older ones are forgotten.
@@ -29,8 +31,8 @@ pub struct Settings {
     pub ttl_seconds: u32,
     /// Longest body that is read; longer ones go by load.
     pub max_body_bytes: usize,
-    /// Most messages of a chat that are read; longer ones go by load.
-    pub max_messages: usize,
+    /// Bounds of what is read of a body; beyond them a request goes by load.
+    pub limits: Limits,
     /// How the choice is told to Envoy.
     pub routing: Routing,
     /// A request with this header is answered with `x-warmpath-*` headers.

@@ -4,6 +4,7 @@ use super::part::{Built, Site, Stage};
 use super::profile::{FilterStep, PrepareStep, Profile, ScoreStep};
 use super::registry::{Entry, REGISTRY, find};
 use super::slots::SlotId;
+use crate::blocks::BlockSize;
 use crate::config::{Mistakes, RawPart, RawProfile};
 use crate::pods::Pod;
 use serde_json::Value;
@@ -18,7 +19,7 @@ pub fn build(
     name: &str,
     raw: &RawProfile,
     pods: &[Pod],
-    block_size: usize,
+    block_size: BlockSize,
     mistakes: &mut Mistakes,
 ) -> Option<Profile> {
     let path = format!("profiles.{name}");
@@ -70,7 +71,7 @@ pub fn build(
 
 struct Builder<'a> {
     pods: &'a [Pod],
-    block_size: usize,
+    block_size: BlockSize,
     mistakes: &'a mut Mistakes,
     reads: Vec<SlotId>,
     written: Vec<SlotId>,

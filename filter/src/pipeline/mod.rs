@@ -33,6 +33,6 @@ pub use positions::Positions;
 pub use prepare::is_token;
 pub use profile::{Profile, Scratch, World};
 pub use reference::reference;
-pub use residency::{BlockHash, Matches, Residency};
+pub use residency::{Matches, Residency};
 pub use rng::Rng;
 pub use slots::{SlotId, Slots};

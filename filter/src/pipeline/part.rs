@@ -2,11 +2,13 @@
 
 use super::decision::Order;
 use super::positions::Positions;
-use super::residency::{BlockHash, Residency};
+use super::residency::Residency;
 use super::rng::Rng;
 use super::slots::{SlotId, Slots};
+use crate::blocks::{BlockSize, Chain};
 use crate::config::Mistakes;
 use crate::pods::Pod;
+use crate::request::Request;
 use serde::de::DeserializeOwned;
 use std::fmt;
 
@@ -46,14 +48,28 @@ impl fmt::Display for Stage {
     }
 }
 
-/// The parsed body, as far as parts read it.
+/// The parsed body, as far as parts read it: [`Request`], or something simpler in tests.
 pub trait Body {
     /// Model asked for.
     fn model(&self) -> Option<&str>;
     /// The end user that the body names.
     fn user(&self) -> Option<&str>;
-    /// Appends the hashes of the prompt's whole blocks of `block_size` bytes.
-    fn chain(&self, block_size: usize, out: &mut Vec<BlockHash>);
+    /// The chain of the prompt's whole blocks.
+    fn chain(&self, size: BlockSize) -> Chain;
+}
+
+impl Body for Request<'_> {
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    fn chain(&self, size: BlockSize) -> Chain {
+        Request::chain(self, size)
+    }
 }
 
 /// The request, as preparations see it.
@@ -189,8 +205,8 @@ pub trait Part: DeserializeOwned {
 pub struct Site<'a> {
     /// The configured pods.
     pub pods: &'a [Pod],
-    /// Bytes of a block.
-    pub block_size: usize,
+    /// How prompts are cut.
+    pub block_size: BlockSize,
     /// Path of the part in the configuration.
     pub path: &'a str,
     /// Where mistakes are collected.

@@ -49,17 +49,52 @@ impl Positions {
     }
 
     /// Its positions, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().flat_map(|(i, word)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                let bit = rest.trailing_zeros() as usize;
-                (bit < 64).then(|| {
-                    rest &= rest - 1;
-                    i * 64 + bit
-                })
-            })
-        })
+    pub fn iter(&self) -> Iter {
+        Iter { words: self.0, at: 0 }
+    }
+
+    /// The first `count` positions.
+    pub fn first(count: usize) -> Self {
+        Self(std::array::from_fn(|word| match count.saturating_sub(word * 64) {
+            0 => 0,
+            bits @ 1..64 => (1 << bits) - 1,
+            _ => u64::MAX,
+        }))
+    }
+
+    /// The `n`th of its positions, counted from 0.
+    pub fn nth(&self, mut n: usize) -> Option<usize> {
+        for (i, word) in self.0.iter().enumerate() {
+            let ones = word.count_ones() as usize;
+            if n < ones {
+                let rest = (0..n).fold(*word, |rest, _| rest & rest.wrapping_sub(1));
+                return Some(i * 64 + rest.trailing_zeros() as usize);
+            }
+            n -= ones;
+        }
+        None
+    }
+}
+
+/// Positions of a set, ascending.
+pub struct Iter {
+    words: [u64; WORDS],
+    at: usize,
+}
+
+impl Iterator for Iter {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        loop {
+            let word = self.words.get_mut(self.at)?;
+            if *word != 0 {
+                let bit = word.trailing_zeros() as usize;
+                *word &= word.wrapping_sub(1);
+                return Some(self.at * 64 + bit);
+            }
+            self.at += 1;
+        }
     }
 }
 
@@ -68,5 +103,43 @@ impl FromIterator<usize> for Positions {
         let mut set = Self::default();
         positions.into_iter().for_each(|at| set.insert(at));
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(
+            one in prop::collection::btree_set(0..MAX_PODS, 0..60),
+            two in prop::collection::btree_set(0..MAX_PODS, 0..60),
+            out in prop::collection::btree_set(0..MAX_PODS + 9, 0..60),
+        ) {
+            let [mut set, other] = [&one, &two].map(|pods| pods.iter().copied().collect::<Positions>());
+            let listed = |set: &Positions| set.iter().collect::<Vec<_>>();
+            prop_assert_eq!(listed(&set), one.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(listed(&set.union(&other)), one.union(&two).copied().collect::<Vec<_>>());
+            prop_assert_eq!(listed(&set.intersect(&other)), one.intersection(&two).copied().collect::<Vec<_>>());
+            for n in 0..one.len() + 2 {
+                prop_assert_eq!(set.nth(n), one.iter().nth(n).copied());
+            }
+            out.iter().for_each(|pod| set.remove(*pod));
+            let left: BTreeSet<_> = one.difference(&out).copied().collect();
+            prop_assert_eq!((set.len(), set.is_empty()), (left.len(), left.is_empty()));
+            for pod in 0..MAX_PODS + 9 {
+                prop_assert_eq!(set.contains(pod), left.contains(&pod));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_so_many() {
+        for count in [0, 1, 63, 64, 65, 128, 255, 256] {
+            assert_eq!(Positions::first(count), (0..count).collect(), "{count}");
+        }
     }
 }

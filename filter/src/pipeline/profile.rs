@@ -111,7 +111,7 @@ impl Profile {
         );
         let view = View { pods: world.pods, states: world.states, load, slots };
 
-        let mut among: Positions = (0..count).collect();
+        let mut among = Positions::first(count);
         let mut relaxed = 0_u32;
         for (i, step) in self.filters.iter().enumerate() {
             let mut kept = among;

@@ -1,9 +1,7 @@
 //! Which pods hold how much of a chain: the question that parts ask of the index, with pods named by position.
 
 use super::positions::Positions;
-
-/// Hash of a block, chained: it stands for everything up to the block's end.
-pub type BlockHash = u64;
+use crate::blocks::BlockHash;
 
 /// Answers from the index.
 pub trait Residency {

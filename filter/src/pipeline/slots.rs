@@ -2,7 +2,8 @@
 //! the parts and checked when a profile is built, so that reading never needs a check again.
 
 use super::positions::Positions;
-use super::residency::{BlockHash, Matches};
+use super::residency::Matches;
+use crate::blocks::BlockHash;
 use std::fmt;
 
 /// Names of slots, for declarations.

@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
+use warmpath::blocks::{BlockHash, BlockSize, Chain};
 use warmpath::config::{Router, load};
 use warmpath::pipeline::{
-    BlockHash, Body, Decision, Input, Matches, PodState, Positions, Residency, Rng, Scratch, Slots,
+    Body, Decision, Input, Matches, PodState, Positions, Residency, Rng, Scratch, Slots,
 };
 
 /// A router over `count` pods named pod-0, ...; `rest` is more of the configuration.
@@ -48,8 +49,8 @@ impl Body for Ask {
         self.user.as_deref()
     }
 
-    fn chain(&self, _block_size: usize, out: &mut Vec<BlockHash>) {
-        out.extend(&self.chain);
+    fn chain(&self, _size: BlockSize) -> Chain {
+        Chain { hashes: self.chain.clone() }
     }
 }
 

@@ -4,4 +4,5 @@ pub mod best;
 pub mod power_of_two;
 pub mod random;
 pub mod round_robin;
+mod smallest;
 pub mod weighted_random;

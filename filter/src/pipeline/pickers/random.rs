@@ -36,5 +36,5 @@ impl Pick for Random {
 
 /// One pod by chance.
 pub fn any(among: &Positions, rng: &mut Rng) -> Option<usize> {
-    among.iter().nth(rng.below(among.len()))
+    among.nth(rng.below(among.len()))
 }

@@ -1,5 +1,6 @@
 //! Each in its turn.
 
+use super::smallest::smallest;
 use crate::pipeline::decision::Order;
 use crate::pipeline::part::{Built, Field, Part, Pick, Site, Stage, View};
 use crate::pipeline::positions::Positions;
@@ -32,20 +33,15 @@ struct Turns {
 impl Pick for Turns {
     fn pick(&self, view: &View<'_>, among: &Positions, _scores: &[f32], rng: &mut Rng, order: &mut Order) {
         let turn = view.slots.turn.saturating_add(1);
-        let mut left = *among;
-        while !order.is_full() {
-            let next =
-                left.iter().filter_map(|pod| Some((pod, self.last.get(pod)?))).min_by_key(|(_, last)| {
-                    // A request that is decided again gets the pod that it got before.
-                    let age = if last.get() == turn { 0 } else { last.get().saturating_add(1) };
-                    (age, rng.bits())
-                });
-            let Some((pod, last)) = next else { return };
-            if order.as_slice().is_empty() {
-                last.set(turn);
-            }
-            left.remove(pod);
-            order.push(pod);
+        let last_turn = |pod: usize| self.last.get(pod).map_or(0, Cell::get);
+        smallest(among, order, |pod| {
+            // A request that is decided again gets the pod that it got before.
+            let last = last_turn(pod);
+            (if last == turn { 0 } else { last.saturating_add(1) }, rng.bits())
+        });
+        let chosen = order.as_slice().first().and_then(|pod| self.last.get(usize::from(*pod)));
+        if let Some(last) = chosen {
+            last.set(turn);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The prompt as a chain of block hashes, and how deep each pod holds it.
 
+use crate::blocks::BlockSize;
 use crate::pipeline::part::{Built, Field, Input, Part, Prepare, Site, Stage};
 use crate::pipeline::residency::Residency;
 use crate::pipeline::slots::{SlotId, Slots};
@@ -20,18 +21,18 @@ impl Part for Prefix {
     const WRITES: &'static [SlotId] = &[SlotId::Chain, SlotId::Residency];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        Built::Prepare(Box::new(Chain { block_size: site.block_size }))
+        Built::Prepare(Box::new(Blocks { size: site.block_size }))
     }
 }
 
-struct Chain {
-    block_size: usize,
+struct Blocks {
+    size: BlockSize,
 }
 
-impl Prepare for Chain {
+impl Prepare for Blocks {
     fn prepare(&self, input: &Input<'_>, slots: &mut Slots) {
         if let Some(body) = input.body {
-            body.chain(self.block_size, &mut slots.chain);
+            slots.chain = body.chain(self.size).hashes;
         }
     }
 
