@@ -396,6 +396,9 @@ fn routing_headers_of_a_client_steer_nothing() {
             let (_, seen) = stand.send(forged(request));
             stand.assert_named(&seen);
             reached.insert(seen.pod);
+            for name in ["x-gateway-destination-endpoint-subset", "x-gateway-destination-endpoint-served"] {
+                assert_eq!(seen.header(name), None, "{kind}: {name} went on to the pod");
+            }
         }
         assert!(reached.len() > 1, "{kind}: every request went to the pod that the client named");
     }
