@@ -1,6 +1,8 @@
 //! One plugin configuration in one VM: what its streams share.
 
+use crate::blocks;
 use crate::config::{self, Router, Settings};
+
 use crate::fleet::Fleet;
 use crate::guard::Guard;
 use crate::host::{Host, Level};
@@ -8,6 +10,7 @@ use crate::index::{BlockHash, Depths, Index, IndexSettings, MAX_SLOTS, PodRef};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{Matches, PodState, Positions, Residency};
 use crate::pods::Health;
+use crate::request;
 use crate::stream::Stream;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,7 +44,10 @@ fn index_settings(settings: &Settings) -> IndexSettings {
         max_blocks: settings.max_blocks as usize,
         pod_blocks: settings.pod_blocks as usize,
         ttl_seconds: settings.ttl_seconds,
-        fingerprint: settings.block_size as u64,
+        fingerprint: blocks::seed(&[
+            Some(&(settings.block_size.bytes() as u64).to_le_bytes()),
+            Some(&u64::from(request::FORM_VERSION).to_le_bytes()),
+        ]),
         ..IndexSettings::default()
     }
 }

@@ -9,7 +9,7 @@ use crate::host::{Headers, Host};
 use crate::metrics::Metric;
 use crate::pipeline::{Body, Input, Slots};
 use crate::plugin::Plugin;
-use crate::request::{self, Endpoint, Limits, Request};
+use crate::request::{self, Endpoint};
 use crate::workflow::{Executor, Outcome, Sent};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -51,25 +51,6 @@ pub struct Stream {
     sent: Option<Sent>,
     answered: bool,
     explanation: Option<Explanation>,
-}
-
-/// A parsed body, as the pipeline's parts read it.
-struct Parsed<'a>(Request<'a>);
-
-impl Body for Parsed<'_> {
-    fn model(&self) -> Option<&str> {
-        self.0.model.as_deref()
-    }
-
-    fn user(&self) -> Option<&str> {
-        self.0.user.as_deref()
-    }
-
-    fn chain(&self, block_size: usize, out: &mut Vec<u64>) {
-        if let Some(size) = crate::blocks::BlockSize::new(block_size) {
-            out.extend(self.0.chain(size).hashes);
-        }
-    }
 }
 
 impl Stream {
@@ -171,9 +152,8 @@ impl Stream {
             self.plugin.count(host, Metric::HostErrors);
             return self.decide(host, None);
         };
-        let limits = Limits { max_messages: settings.max_messages, ..Limits::default() };
-        match request::parse(endpoint, &body, &limits) {
-            Ok(request) => self.decide(host, Some(&Parsed(request))),
+        match request::parse(endpoint, &body, &settings.limits) {
+            Ok(request) => self.decide(host, Some(&request)),
             Err(error) => {
                 self.plugin.count(host, Metric::Malformed);
                 if let Some(explanation) = &mut self.explanation {
