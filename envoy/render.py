@@ -46,6 +46,7 @@ def configuration(path, pods, models, profile):
     ]
     if profile:
         config["profile"] = profile
+    config.setdefault("debug_header", "x-warmpath-debug")
     return config
 
 
