@@ -1,0 +1,142 @@
+//! Measures, in turn and in one run: Envoy alone, the wasm floor, and Warmpath's profiles, at 1, 40 and 400 KB.
+//!
+//! Envoy has one worker pinned to core 0; load and pods share core 1. CPU is what Envoy's process used. Rounds are
+//! interleaved, so that a machine that slows down slows all of them; the median of the rounds is reported.
+
+mod load;
+mod mock;
+mod prompts;
+
+use prompts::Prompts;
+use serde_json::json;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+use warmpath_tests::{Builder, Envoy};
+
+const PODS: usize = 4;
+/// Envoy counts CPU in hundredths of a second.
+const TICK_US: f64 = 10_000.0;
+
+/// One way to route, and what was measured of it.
+struct Variant {
+    name: &'static str,
+    envoy: Envoy,
+    next: usize,
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let floor = PathBuf::from(args.next().expect("usage: warmpath-bench FLOOR.wasm WARMPATH.wasm [ROUNDS]"));
+    let warmpath =
+        PathBuf::from(args.next().expect("usage: warmpath-bench FLOOR.wasm WARMPATH.wasm [ROUNDS]"));
+    let rounds: usize = args.next().map_or(5, |text| text.parse().expect("ROUNDS is a number"));
+    pin(std::process::id(), 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let pods = runtime.block_on(mock::start(PODS)).expect("pods start");
+    let variants = variants(&floor, &warmpath, &pods);
+    tokio::task::LocalSet::new().block_on(&runtime, measure(variants, rounds));
+}
+
+fn variants(floor: &Path, warmpath: &Path, pods: &[SocketAddr]) -> Vec<Variant> {
+    let addresses = pods.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
+    let floor = || Envoy::builder().addresses(pods).module(floor);
+    let profile = |name| Envoy::builder().addresses(pods).module(warmpath).plugin("/profile", json!(name));
+    vec![
+        variant("envoy-buffer", buffer_only(floor())),
+        variant("wasm-floor", floor().plugin_text(&addresses)),
+        variant("round-robin", profile("round-robin")),
+        variant("prefix-aware", profile("prefix-aware")),
+    ]
+}
+
+async fn measure(mut variants: Vec<Variant>, rounds: usize) {
+    println!(
+        "{:<14}{:>8} | {:>22} | {:>36}",
+        "", "", "p50 us, concurrency 1", "CPU us a request, concurrency 16"
+    );
+    for kilobytes in [1, 40, 400] {
+        let prompts = Rc::new(Prompts::new(kilobytes * 1000));
+        let (alone, many) = if kilobytes < 100 { (300, 3000) } else { (100, 800) };
+        let mut p50 = vec![Vec::new(); variants.len()];
+        let mut cpu = vec![Vec::new(); variants.len()];
+        for round in 0..=rounds {
+            for (i, v) in variants.iter_mut().enumerate() {
+                let mut times = v.run(&prompts, alone, 1).await;
+                times.sort_unstable();
+                let before = cpu_ticks(v.envoy.process_id());
+                v.run(&prompts, many, 16).await;
+                let used = (cpu_ticks(v.envoy.process_id()) - before) as f64 * TICK_US / many as f64;
+                // The first round warms connections, caches and the JIT.
+                if round > 0 {
+                    p50[i].push(times[times.len() / 2].as_secs_f64() * 1e6);
+                    cpu[i].push(used);
+                }
+            }
+        }
+        let base = median(&mut cpu[1].clone());
+        for (i, v) in variants.iter().enumerate() {
+            let (p50, cpu) = (median(&mut p50[i]), median(&mut cpu[i]));
+            println!(
+                "{:<14}{:>5} KB | {:>22.0} | {:>18.0} = {:>4.2} x floor",
+                v.name,
+                kilobytes,
+                p50,
+                cpu,
+                cpu / base
+            );
+        }
+    }
+}
+
+impl Variant {
+    async fn run(&mut self, prompts: &Rc<Prompts>, count: usize, concurrency: usize) -> Vec<Duration> {
+        let first = self.next;
+        self.next += count;
+        load::run(self.envoy.address(), prompts, first, count, concurrency)
+            .await
+            .unwrap_or_else(|e| panic!("{}: {e}\n{}", self.name, self.envoy.log()))
+    }
+}
+
+fn variant(name: &'static str, builder: Builder) -> Variant {
+    let envoy = builder.concurrency(1).start();
+    pin(envoy.process_id(), 0);
+    Variant { name, envoy, next: 0 }
+}
+
+/// Envoy's own buffering instead of the wasm filter.
+fn buffer_only(builder: Builder) -> Builder {
+    let filter = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0";
+    builder.edit(
+        filter,
+        json!({"name": "warmpath", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+            "max_request_bytes": 33_554_432
+        }}),
+    )
+}
+
+/// Binds a process with all its threads to a core.
+fn pin(process: u32, core: usize) {
+    let ran = Command::new("taskset").args(["-acp", &core.to_string(), &process.to_string()]).output();
+    assert!(
+        ran.is_ok_and(|run| run.status.success()),
+        "taskset (util-linux) could not pin a process to core {core}"
+    );
+}
+
+/// CPU that a process has used, in hundredths of a second.
+fn cpu_ticks(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Envoy runs");
+    // Fields 14 and 15, counted after the command's name, which may hold spaces.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
