@@ -32,7 +32,6 @@ struct Split {
     count: u32,
     /// Of the last of these blocks.
     hash: BlockHash,
-    index: u32,
 }
 
 impl Span {
@@ -73,18 +72,16 @@ impl Table {
                 let number = span.splits(affordable);
                 for n in 1..=number {
                     let count = span.count(n, number);
-                    splits.push(Split { count, hash: last_of(chain, count), index: 0 });
+                    splits.push(Split { count, hash: last_of(chain, count) });
                 }
             }
-            self.find_all(splits);
+            // Asks memory for all that the loop below reads.
+            black_box(splits.iter().fold(0, |all, split| all ^ self.trees.touch(split.hash)));
             parts.clear();
             let mut splits = splits.iter();
             for &(mut span) in spans.iter() {
                 for split in splits.by_ref().take(span.splits(affordable) as usize) {
-                    let node = self.trees.node(split.index);
-                    let right = node.depth == split.count - 1;
-                    let visible = if right { node.pods.visible(self.trees.sets()) } else { PodSet::EMPTY };
-                    let deeper = visible.intersect(&span.pods);
+                    let deeper = self.trees.find(split.hash).pods.visible(&span.pods, self.trees.sets());
                     let shallower = span.pods.minus(&deeper);
                     settle(Span { high: split.count - 1, pods: shallower, ..span }, parts, steps);
                     span = Span { low: split.count, pods: deeper, ..span };
@@ -94,27 +91,6 @@ impl Table {
             std::mem::swap(spans, parts);
         }
         steps.sort_unstable_by_key(|&(depth, _)| Reverse(depth));
-    }
-
-    /// Finds the nodes of blocks. In passes, each of which asks memory for all that the next one reads.
-    fn find_all(&self, splits: &mut [Split]) {
-        black_box(splits.iter().fold(0, |all, split| all ^ self.trees.touch(split.hash)));
-        let mut all = 0;
-        for split in splits.iter_mut() {
-            split.index = self.trees.guess(split.hash);
-            all ^= self.trees.node(split.index).depth;
-        }
-        black_box(all);
-        all = 0;
-        for split in splits.iter_mut() {
-            let mut node = self.trees.node(split.index);
-            if node.hash != split.hash {
-                split.index = self.trees.find(split.hash);
-                node = self.trees.node(split.index);
-            }
-            all ^= node.pods.touch(self.trees.sets());
-        }
-        black_box(all);
     }
 }
 
