@@ -18,7 +18,7 @@ mod trees;
 
 use map::Entry;
 pub(super) use node::Node;
-use pods::Pods;
+pub(super) use pods::Pods;
 use slab::NIL;
 use trees::Trees;
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -49,6 +49,13 @@ impl Line {
         self.0.iter_mut().find(|entry| !entry.is_known())
     }
 
+    /// Looks at all places, for which of them it is cannot be predicted.
+    #[inline]
+    fn get(&self, hash: BlockHash) -> Entry {
+        let is = |entry: &Entry| (entry.hash == hash) & entry.is_known();
+        self.0.iter().fold(Entry::unknown(hash), |found, entry| if is(entry) { *entry } else { found })
+    }
+
     fn get_mut(&mut self, hash: BlockHash) -> Option<&mut Entry> {
         self.0.iter_mut().find(|entry| entry.hash == hash && entry.is_known())
     }
@@ -72,7 +79,8 @@ impl Map {
         let home = self.home(hash);
         for distance in 0..self.lines.len() {
             let Some(line) = self.lines.get(self.after(home, distance)) else { break };
-            if let Some(&entry) = line.0.iter().find(|entry| entry.hash == hash && entry.is_known()) {
+            let entry = line.get(hash);
+            if entry.is_known() {
                 return entry;
             }
             if !line.is_full() {
