@@ -9,6 +9,7 @@
 //! were written at different positions of the log can be loaded together: [`Table::freeze`] those that are ahead,
 //! and [`Table::thaw`] each when the replay arrives at its position.
 
+mod block;
 mod map;
 mod node;
 mod pods;
@@ -16,20 +17,19 @@ mod sets;
 mod slab;
 mod trees;
 
+pub use block::{Block, BlockHash, SHARDS};
+use block::{scramble, shard_of};
 use map::Entry;
 pub(super) use node::Node;
 pub(super) use pods::Pods;
+use sets::Pair;
 use slab::NIL;
 use trees::Trees;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{MAX_SLOTS, PodSet, Slot};
 
-/// Names a block and everything before it in its chain.
-pub type BlockHash = u64;
-
-/// How many shards a table has. A block's shard follows from its hash alone.
-pub const SHARDS: usize = 256;
+/// Blocks whose memory is fetched together.
+const BATCH: usize = 32;
 
 /// What a [`Table::store`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,21 +38,6 @@ pub struct Stored {
     pub added: usize,
     /// Blocks left out: known with another parent or depth, or new to a full shard.
     pub refused: usize,
-}
-
-/// A block as checkpoints keep it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    /// Its name.
-    pub hash: BlockHash,
-    /// The block before it; `None` exactly at depth 0.
-    pub parent: Option<BlockHash>,
-    /// How many blocks are before it in its chain.
-    pub depth: u32,
-    /// When it was last stored or touched, in seconds of the log's clock.
-    pub touched: u32,
-    /// The pods that hold it; never empty.
-    pub stored: PodSet,
 }
 
 /// The block table of one replica.
@@ -115,7 +100,10 @@ impl Table {
         }
         let mut done = Stored::default();
         let mut before = parent.map(|hash| self.trees.find(hash));
-        for (&hash, depth) in hashes.iter().zip(depth..) {
+        for (n, (&hash, depth)) in hashes.iter().zip(depth..).enumerate() {
+            if n % BATCH == 0 {
+                self.trees.fetch(hashes.get(n..).map_or(&[], |rest| rest.get(..BATCH).unwrap_or(rest)));
+            }
             let mut entry = self.trees.find(hash);
             if !self.is_frozen(hash) {
                 match self.place(entry, before, depth, touched) {
@@ -136,7 +124,13 @@ impl Table {
 
     /// Records that a pod no longer holds these blocks. Says how many of them it held.
     pub fn remove(&mut self, slot: Slot, hashes: &[BlockHash]) -> usize {
-        hashes.iter().filter(|&&hash| !self.is_frozen(hash) && self.drop_pod(hash, slot)).count()
+        let mut removed = 0;
+        for batch in hashes.chunks(BATCH) {
+            self.trees.fetch(batch);
+            removed +=
+                batch.iter().filter(|&&hash| !self.is_frozen(hash) && self.drop_pod(hash, slot)).count();
+        }
+        removed
     }
 
     /// Sets when a block was last used, where that is later than what is known. Says whether the block is known.
@@ -179,15 +173,25 @@ impl Table {
     /// Puts a block of a checkpoint back, in any order. Says whether it was taken: not where it is known already,
     /// contradicts itself, has no pods, or its shard is full.
     pub fn load(&mut self, block: &Block) -> bool {
-        let mut entry = self.trees.find(block.hash);
+        let entry = self.trees.find(block.hash);
         if !entry.pods.is_empty() || block.stored.is_empty() {
             return false;
         }
         let before = block.parent.map(|hash| self.trees.find(hash));
         let Some(index) = self.place(entry, before, block.depth, block.touched) else { return false };
-        entry.index = index;
+        if let Some(shard) = self.shards.get_mut(shard_of(block.hash)) {
+            shard.blocks += 1;
+        }
+        let seen = block.stored.iter().filter(|&slot| self.sees(before, block.depth, slot));
+        let pair = Pair { stored: block.stored, visible: seen.collect() };
+        self.trees.assign(block.hash, &pair);
         for slot in block.stored.iter() {
-            entry.pods = self.add(entry, slot, self.sees(before, block.depth, slot));
+            let Some(pod) = self.pods.get_mut(slot.index()) else { continue };
+            pod.stored += 1;
+            if pair.visible.contains(slot) {
+                pod.visible += 1;
+                pod.visible += self.trees.spread(index, slot, true, pod.stored - pod.visible);
+            }
         }
         true
     }
@@ -231,7 +235,7 @@ impl Table {
         let blocks = (0..SHARDS).flat_map(|shard| self.shard(shard));
         blocks.fold(0, |sum: u64, block| {
             let stored = block.stored.intersect(mask);
-            sum.wrapping_add(if stored.is_empty() { 0 } else { digest(&Block { stored, ..block }) })
+            sum.wrapping_add(if stored.is_empty() { 0 } else { Block { stored, ..block }.digest() })
         })
     }
 
@@ -322,20 +326,6 @@ impl Table {
             shard.frozen = frozen;
         }
     }
-}
-
-/// Fibonacci scrambling: multiplying by 2^64 / phi carries every bit of the hash into the highest.
-const fn scramble(hash: BlockHash) -> u64 {
-    hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)
-}
-
-const fn shard_of(hash: BlockHash) -> usize {
-    (scramble(hash) >> 56) as usize
-}
-
-fn digest(block: &Block) -> u64 {
-    let own = [block.hash, block.parent.unwrap_or(0), u64::from(block.depth), u64::from(block.touched)];
-    own.iter().chain(block.stored.words()).fold(0, |seed, word| xxh3_64_with_seed(&word.to_le_bytes(), seed))
 }
 
 #[cfg(test)]

@@ -26,6 +26,14 @@ impl Pods {
     /// No pod.
     pub const NOBODY: Self = Self(0);
 
+    /// The pods of a pair of sets.
+    pub fn new(pair: &Pair, sets: &mut Sets) -> Self {
+        if pair.stored.len() > LANES {
+            return Self(SHARED | sets.take(pair));
+        }
+        Self::in_place(pair.stored.iter().map(|slot| (slot, pair.visible.contains(slot))))
+    }
+
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -55,11 +63,7 @@ impl Pods {
         } else {
             let mut pair = old.pair(sets);
             pair.set(slot, state);
-            *self = if pair.stored.len() <= LANES {
-                Self::in_place(pair.stored.iter().map(|slot| (slot, pair.visible.contains(slot))))
-            } else {
-                Self(SHARED | sets.take(&pair))
-            };
+            *self = Self::new(&pair, sets);
             sets.remember_step(old, slot, state, *self);
         }
         old.shared().into_iter().for_each(|index| sets.give_back(index));

@@ -4,10 +4,10 @@
 //! what would be 128 bytes a block is next to nothing, and stays in the cache.
 
 use hashbrown::HashTable;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::super::{PodSet, Slot};
 use super::pods::{Pods, State};
+use super::scramble;
 use super::slab::{Item, NIL, Slab};
 
 /// The pods that store a block, and those of them for which it is visible.
@@ -136,5 +136,6 @@ impl Sets {
 
 fn hash(pair: &Pair) -> u64 {
     let words = pair.stored.words().iter().chain(pair.visible.words());
-    words.fold(0, |seed, word| xxh3_64_with_seed(&word.to_le_bytes(), seed))
+    let mixed = words.fold(0, |hash: u64, word| scramble(hash ^ word).rotate_left(29));
+    scramble(mixed ^ (mixed >> 32))
 }

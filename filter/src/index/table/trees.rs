@@ -1,9 +1,11 @@
 //! Blocks, found by hash and linked into trees; and what of a pod is visible, kept up to date along the links.
 
+use std::hint::black_box;
+
 use super::map::{Entry, Map};
 use super::node::Node;
 use super::pods::{Pods, State};
-use super::sets::Sets;
+use super::sets::{Pair, Sets};
 use super::slab::{NIL, Slab};
 use super::{BlockHash, SHARDS, Slot, shard_of};
 
@@ -31,6 +33,14 @@ impl Trees {
     #[inline]
     pub fn touch(&self, hash: BlockHash) -> u64 {
         self.shards.get(shard_of(hash)).map_or(0, |shard| shard.touch(hash))
+    }
+
+    /// Fetches what looking these blocks up and writing to them needs. Their accesses to memory then overlap, where one
+    /// block after the other would wait for its own.
+    pub fn fetch(&self, hashes: &[BlockHash]) {
+        black_box(hashes.iter().fold(0, |all, &hash| all ^ self.touch(hash)));
+        let depths = hashes.iter().map(|&hash| self.node(self.find(hash).index).depth);
+        black_box(depths.fold(0, |all, depth| all ^ depth));
     }
 
     /// The node at an index. By value, for it is small; an empty placeholder where there is none.
@@ -102,6 +112,14 @@ impl Trees {
         };
         entry.pods.set(slot, state, sets);
         entry.pods
+    }
+
+    /// Sets who holds a known block that nobody held.
+    pub fn assign(&mut self, hash: BlockHash, pair: &Pair) {
+        let Self { shards, sets, .. } = self;
+        if let Some(entry) = shards.get_mut(shard_of(hash)).and_then(|shard| shard.get_mut(hash)) {
+            entry.pods = Pods::new(pair, sets);
+        }
     }
 
     /// Carries to all blocks after this one that it became visible for a pod, or is no longer. Returns how many changed.
