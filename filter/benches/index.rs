@@ -5,7 +5,7 @@
 //!   loaded, when blocks of a chain lie nowhere near each other. `holed`: every tenth pod lacks a block in the middle of
 //!   each chain. Queries run `one after another`, or each `after other work`, which took the caches for itself (the
 //!   chain apart: it was just computed).
-//! * `apply/…`: blocks a second for deltas as they come in the log.
+//! * `apply/…`: blocks a second, as deltas of the log bring them.
 //! * Printed first: memory for a million blocks, and the most it was for each million on the way there.
 
 use std::hint::black_box;
@@ -138,7 +138,7 @@ fn apply(c: &mut Criterion) {
     let mut full = Table::new(2 * BLOCKS);
     grow(&mut full, &chains, |_| {});
 
-    group.bench_function("new blocks", |b| {
+    group.bench_function("new blocks, growing from nothing", |b| {
         b.iter_batched(
             || Table::new(2 * BLOCKS),
             |mut table| {
@@ -148,6 +148,33 @@ fn apply(c: &mut Criterion) {
             BatchSize::PerIteration,
         )
     });
+    let mut churned = Table::new(2 * BLOCKS);
+    grow(&mut churned, &chains, |_| {});
+    let (mut old, mut generation) = (chains.clone(), 0);
+    group.throughput(Throughput::Elements(2 * BLOCKS as u64));
+    group.bench_function("new blocks for old ones, tails first", |b| {
+        b.iter_batched(
+            || {
+                generation += CHAINS;
+                let new: Vec<Vec<BlockHash>> = (0..CHAINS).map(|n| chain(generation + n)).collect();
+                let tails: Vec<Vec<BlockHash>> =
+                    old.iter().map(|chain| chain.iter().rev().copied().collect()).collect();
+                old.clone_from(&new);
+                (new, tails)
+            },
+            |(new, tails)| {
+                for from in (0..CHAIN).step_by(TURN) {
+                    let to = (from + TURN).min(CHAIN);
+                    for (n, (new, tail)) in new.iter().zip(&tails).enumerate() {
+                        assert_eq!(churned.remove(slot(n), &tail[from..to]), to - from);
+                        store(&mut churned, slot(n), new, from, to);
+                    }
+                }
+            },
+            BatchSize::PerIteration,
+        )
+    });
+    group.throughput(Throughput::Elements(BLOCKS as u64));
     let mut pod = 1;
     group.bench_function("known blocks, another pod", |b| {
         b.iter(|| {
@@ -160,26 +187,7 @@ fn apply(c: &mut Criterion) {
             }
         })
     });
-    group.bench_function("removed, tail first", |b| {
-        let tails: Vec<Vec<BlockHash>> =
-            chains.iter().map(|chain| chain.iter().rev().copied().collect()).collect();
-        b.iter_batched(
-            || {
-                let mut table = Table::new(2 * BLOCKS);
-                grow(&mut table, &chains, |_| {});
-                table
-            },
-            |mut table| {
-                for from in (0..CHAIN).step_by(TURN) {
-                    for (n, tail) in tails.iter().enumerate() {
-                        table.remove(slot(n), &tail[from..(from + TURN).min(CHAIN)]);
-                    }
-                }
-                table
-            },
-            BatchSize::PerIteration,
-        )
-    });
+    group.bench_function("a checkpoint loaded", |b| b.iter(|| reloaded(&churned).len()));
     group.finish();
 }
 

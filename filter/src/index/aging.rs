@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use super::table::{NIL, Node};
+use super::table::Node;
 use super::{BlockHash, MAX_SLOTS, SHARDS, Slot, Stored, Table};
 
 /// `touched` and hash of a leaf; the least touched first, and by hash among equals.
@@ -43,14 +43,14 @@ impl Aging {
     #[must_use]
     pub fn of(table: &Table) -> Self {
         let mut found = vec![Vec::new(); MAX_SLOTS];
-        for index in (0..SHARDS).flat_map(|shard| table.trees.shard(shard)) {
-            let node = table.trees.node(index);
-            let mut held = node.pods.stored(table.trees.sets());
-            for child in table.trees.children(&node) {
-                held = held.minus(&child.pods.stored(table.trees.sets()));
+        for entry in (0..SHARDS).flat_map(|shard| table.trees.shard(shard)) {
+            let node = table.trees.node(entry.index);
+            let mut held = entry.pods.stored(table.trees.sets());
+            for child in table.trees.children(node) {
                 if held.is_empty() {
                     break;
                 }
+                held = held.minus(&table.trees.find(child.hash).pods.stored(table.trees.sets()));
             }
             for slot in held.iter() {
                 if let Some(leaves) = found.get_mut(slot.index()) {
@@ -80,17 +80,13 @@ impl Aging {
     pub fn removing(&mut self, table: &Table, slot: Slot, hashes: &[BlockHash]) {
         let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
         let mut bared = None;
-        let mut guess = NIL;
-        for &hash in hashes {
-            let node = table.trees.node(table.trees.find_near(guess, hash));
-            if !table.trees.stores(&node, slot) {
-                continue;
-            }
+        for &hash in hashes.iter().filter(|&&hash| table.trees.stores(hash, slot)) {
             // In a chain that goes from its tail, only the last one's parent stays.
             leaves.extend(bared.take().filter(|&Reverse((_, parent))| parent != hash));
-            guess = node.parent;
-            let parent = table.trees.node(guess);
-            bared = table.trees.stores(&parent, slot).then_some(Reverse((parent.touched, parent.hash)));
+            let node = table.trees.node(table.trees.find(hash).index);
+            let parent = table.trees.node(node.parent);
+            bared = (node.follows(&parent) && table.trees.stores(parent.hash, slot))
+                .then_some(Reverse((parent.touched, parent.hash)));
         }
         leaves.extend(bared);
     }
@@ -147,8 +143,8 @@ impl Aging {
                 break;
             }
             leaves.pop();
-            let mut node = table.trees.node(table.trees.find(hash));
-            if !is_leaf(table, &node, slot, &going) {
+            let mut node = table.trees.node(table.trees.find(hash).index);
+            if !is_leaf(table, node, slot, &going) {
                 continue;
             }
             if node.touched > touched {
@@ -158,7 +154,7 @@ impl Aging {
             // Should the caller fail to remove it.
             kept.push(Reverse((touched, hash)));
             // The leaf goes, and with it what of its chain has no other use.
-            while going.len() < count && is_leaf(table, &node, slot, &going) {
+            while going.len() < count && is_leaf(table, node, slot, &going) {
                 if node.touched > touched {
                     leaves.push(Reverse((node.touched, node.hash)));
                     break;
@@ -173,15 +169,15 @@ impl Aging {
 }
 
 /// Whether the pod holds a block and none after it, apart from those that are about to go.
-fn is_leaf(table: &Table, node: &Node, slot: Slot, going: &BTreeSet<BlockHash>) -> bool {
-    let stays = |block: &Node| table.trees.stores(block, slot) && !going.contains(&block.hash);
-    stays(node) && !table.trees.children(node).any(|child| stays(&child))
+fn is_leaf(table: &Table, node: Node, slot: Slot, going: &BTreeSet<BlockHash>) -> bool {
+    let stays = |hash: BlockHash| table.trees.stores(hash, slot) && !going.contains(&hash);
+    stays(node.hash) && !table.trees.children(node).any(|child| stays(child.hash))
 }
 
 /// Drops records of what is no leaf, and second records.
 fn sweep(leaves: &mut BinaryHeap<Leaf>, table: &Table, slot: Slot) {
-    let nodes = leaves.iter().map(|&Reverse((_, hash))| table.trees.node(table.trees.find(hash)));
-    let still = nodes.filter(|node| is_leaf(table, node, slot, &BTreeSet::new()));
+    let nodes = leaves.iter().map(|&Reverse((_, hash))| table.trees.node(table.trees.find(hash).index));
+    let still = nodes.filter(|node| is_leaf(table, *node, slot, &BTreeSet::new()));
     let mut records: Vec<Leaf> = still.map(|node| Reverse((node.touched, node.hash))).collect();
     records.sort_unstable();
     records.dedup();

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::hint::black_box;
 
+use super::table::Pods;
 use super::{BlockHash, PodSet, Table};
 
 /// How many blocks are looked up in one go, more if there are more spans. While one waits for memory the others do.
@@ -15,38 +16,32 @@ pub struct Depths {
     pub steps: Vec<(u32, PodSet)>,
     spans: Vec<Span>,
     parts: Vec<Span>,
-    splits: Vec<Split>,
+    /// Number and last of the leading blocks at which spans are split.
+    splits: Vec<(u32, BlockHash)>,
 }
 
-/// Pods that hold at least `low` blocks of the chain and at most `high`.
+/// Two numbers of leading blocks, the first less than the second, between which the pods that hold so many change.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     low: u32,
     high: u32,
-    pods: PodSet,
-}
-
-/// A block of a span: those that hold `count` blocks hold it too, others of the span do not.
-#[derive(Debug, Clone, Copy)]
-struct Split {
-    count: u32,
-    /// Of the last of these blocks.
-    hash: BlockHash,
-    index: u32,
+    at_low: Pods,
+    at_high: Pods,
 }
 
 impl Span {
-    /// How many splits it is worth when so many are affordable.
+    /// How often it is split when so many splits are affordable: at most between any two blocks.
     fn splits(&self, affordable: u32) -> u32 {
-        let width = self.high - self.low;
-        // First of all by one block: a chain that nobody knows costs one look.
-        if self.low == 0 { 1 } else { width.min(affordable) }
+        affordable.min(self.high - self.low - 1)
     }
 
-    /// The number of blocks, above `low`, at which the span is split for the `n`th time of so many.
-    fn count(&self, n: u32, splits: u32) -> u32 {
-        let width = u64::from(if self.low == 0 { 1 } else { self.high - self.low });
-        self.low + (width * u64::from(n)).div_ceil(u64::from(splits) + 1) as u32
+    /// Where it is split for the `n`th time of so many.
+    fn split(&self, n: u32, splits: u32) -> u32 {
+        let width = self.high - self.low;
+        if splits == 1 {
+            return self.low + width / 2;
+        }
+        self.low + (u64::from(width) * u64::from(n) / u64::from(splits + 1)) as u32
     }
 }
 
@@ -56,74 +51,75 @@ impl Table {
     /// `chain` is a path: each hash stands for its block and everything before it. The answer is exactly that of
     /// walking the chain block by block and stopping, for each pod, at the first block that it does not hold.
     ///
-    /// Spans of the chain are split until all pods of each hold the same; all spans together, level by level, so that
-    /// the memory accesses of a level do not wait for each other.
+    /// Pods only get fewer along a chain, so wherever they are the same at both ends of a span they are so in between.
+    /// The other spans are split until they are between neighbours; all of them together, level by level, so that the
+    /// memory accesses of a level do not wait for each other.
     pub fn depths(&self, chain: &[BlockHash], among: &PodSet, out: &mut Depths) {
         let Depths { steps, spans, parts, splits } = out;
         steps.clear();
         spans.clear();
-        let high = u32::try_from(chain.len()).unwrap_or(u32::MAX);
-        if high > 0 && !among.is_empty() {
-            spans.push(Span { low: 0, high, pods: *among });
+        let Some(&first) = chain.first() else { return };
+        let high = u32::try_from(chain.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let whole = Span { low: 1, high, at_low: self.trees.find(first).pods, at_high: Pods::NOBODY };
+        if self.differs(&whole, among) {
+            self.keep(whole, among, spans, steps);
         }
         while !spans.is_empty() {
             let affordable = (LOOKUPS / spans.len()).max(1) as u32;
             splits.clear();
             for span in spans.iter() {
                 let number = span.splits(affordable);
-                for n in 1..=number {
-                    let count = span.count(n, number);
-                    splits.push(Split { count, hash: last_of(chain, count), index: 0 });
-                }
+                let counts = (1..=number).map(|n| span.split(n, number));
+                splits.extend(counts.map(|count| (count, last_of(chain, count))));
             }
-            self.find_all(splits);
+            // Asks memory for all that the loop below reads.
+            black_box(splits.iter().fold(0, |all, &(_, hash)| all ^ self.trees.touch(hash)));
             parts.clear();
             let mut splits = splits.iter();
             for &(mut span) in spans.iter() {
-                for split in splits.by_ref().take(span.splits(affordable) as usize) {
-                    let node = self.trees.node(split.index);
-                    let right = node.depth == split.count - 1;
-                    let visible = if right { node.pods.visible(self.trees.sets()) } else { PodSet::EMPTY };
-                    let deeper = visible.intersect(&span.pods);
-                    let shallower = span.pods.minus(&deeper);
-                    settle(Span { high: split.count - 1, pods: shallower, ..span }, parts, steps);
-                    span = Span { low: split.count, pods: deeper, ..span };
+                let mut differs = true;
+                for &(count, hash) in splits.by_ref().take(span.splits(affordable) as usize) {
+                    let pods = self.trees.find(hash).pods;
+                    let (is_low, is_high) = (pods == span.at_low, pods == span.at_high);
+                    let lower = Span { high: count, at_high: pods, ..span };
+                    let upper = Span { low: count, at_low: pods, ..span };
+                    if count < span.high && is_low != is_high {
+                        // Mostly so. Which of the two cannot be predicted, so no branch should depend on it.
+                        span = if is_low { upper } else { lower };
+                    } else if count < span.high {
+                        if self.differs(&lower, among) {
+                            self.keep(lower, among, parts, steps);
+                        }
+                        span = upper;
+                        differs = self.differs(&upper, among);
+                    }
                 }
-                settle(span, parts, steps);
+                if differs {
+                    self.keep(span, among, parts, steps);
+                }
             }
             std::mem::swap(spans, parts);
         }
         steps.sort_unstable_by_key(|&(depth, _)| Reverse(depth));
     }
 
-    /// Finds the nodes of blocks. In passes, each of which asks memory for all that the next one reads.
-    fn find_all(&self, splits: &mut [Split]) {
-        black_box(splits.iter().fold(0, |all, split| all ^ self.trees.touch(split.hash)));
-        let mut all = 0;
-        for split in splits.iter_mut() {
-            split.index = self.trees.guess(split.hash);
-            all ^= self.trees.node(split.index).depth;
-        }
-        black_box(all);
-        all = 0;
-        for split in splits.iter_mut() {
-            let mut node = self.trees.node(split.index);
-            if node.hash != split.hash {
-                split.index = self.trees.find(split.hash);
-                node = self.trees.node(split.index);
-            }
-            all ^= node.pods.touch(self.trees.sets());
-        }
-        black_box(all);
+    /// Whether pods of `among` change within a span.
+    #[inline]
+    fn differs(&self, span: &Span, among: &PodSet) -> bool {
+        let sets = self.trees.sets();
+        span.at_low != span.at_high && span.at_low.visible(among, sets) != span.at_high.visible(among, sets)
     }
-}
 
-/// Keeps a span for further splitting, or its answer where there is nothing left to split.
-fn settle(span: Span, open: &mut Vec<Span>, steps: &mut Vec<(u32, PodSet)>) {
-    if span.pods.is_empty() || span.high == 0 {
-        return;
+    /// Keeps a span within which pods change for further splitting, or says who they are if it is between neighbours.
+    #[inline]
+    fn keep(&self, span: Span, among: &PodSet, open: &mut Vec<Span>, steps: &mut Vec<(u32, PodSet)>) {
+        if span.high - span.low > 1 {
+            open.push(span);
+            return;
+        }
+        let deeper = span.at_high.visible(among, self.trees.sets());
+        steps.push((span.low, span.at_low.visible(among, self.trees.sets()).minus(&deeper)));
     }
-    if span.low < span.high { open.push(span) } else { steps.push((span.low, span.pods)) }
 }
 
 /// The last of the first `count` blocks.

@@ -9,24 +9,27 @@
 //! were written at different positions of the log can be loaded together: [`Table::freeze`] those that are ahead,
 //! and [`Table::thaw`] each when the replay arrives at its position.
 
+mod block;
 mod map;
 mod node;
 mod pods;
+mod sets;
 mod slab;
 mod trees;
 
+pub use block::{Block, BlockHash, SHARDS};
+use block::{scramble, shard_of};
+use map::Entry;
 pub(super) use node::Node;
-pub(super) use slab::NIL;
+pub(super) use pods::Pods;
+use sets::Pair;
+use slab::NIL;
 use trees::Trees;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{MAX_SLOTS, PodSet, Slot};
 
-/// Names a block and everything before it in its chain.
-pub type BlockHash = u64;
-
-/// How many shards a table has. A block's shard follows from its hash alone.
-pub const SHARDS: usize = 256;
+/// Blocks whose memory is fetched together.
+const BATCH: usize = 32;
 
 /// What a [`Table::store`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,21 +38,6 @@ pub struct Stored {
     pub added: usize,
     /// Blocks left out: known with another parent or depth, or new to a full shard.
     pub refused: usize,
-}
-
-/// A block as checkpoints keep it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    /// Its name.
-    pub hash: BlockHash,
-    /// The block before it; `None` exactly at depth 0.
-    pub parent: Option<BlockHash>,
-    /// How many blocks are before it in its chain.
-    pub depth: u32,
-    /// When it was last stored or touched, in seconds of the log's clock.
-    pub touched: u32,
-    /// The pods that hold it; never empty.
-    pub stored: PodSet,
 }
 
 /// The block table of one replica.
@@ -111,19 +99,25 @@ impl Table {
             return Stored { added: 0, refused: hashes.len() };
         }
         let mut done = Stored::default();
-        let mut before = parent;
-        let mut above = parent.map_or(NIL, |hash| self.trees.find(hash));
-        for (&hash, depth) in hashes.iter().zip(depth..) {
-            let mut index = self.trees.find_near(self.trees.node(above).child, hash);
+        let mut before = parent.map(|hash| self.trees.find(hash));
+        for (n, (&hash, depth)) in hashes.iter().zip(depth..).enumerate() {
+            if n % BATCH == 0 {
+                self.trees.fetch(hashes.get(n..).map_or(&[], |rest| rest.get(..BATCH).unwrap_or(rest)));
+            }
+            let mut entry = self.trees.find(hash);
             if !self.is_frozen(hash) {
-                if let Some(place) = self.place(index, hash, before, above, depth) {
-                    done.added += usize::from(self.add(place, slot, touched));
-                    index = place;
-                } else {
-                    done.refused += 1;
+                match self.place(entry, before, depth, touched) {
+                    Some(index) => {
+                        entry.index = index;
+                        if entry.pods.of(slot, self.trees.sets()).is_none() {
+                            entry.pods = self.add(entry, slot, self.sees(before, depth, slot));
+                            done.added += 1;
+                        }
+                    }
+                    None => done.refused += 1,
                 }
             }
-            (before, above) = (Some(hash), index);
+            before = Some(entry);
         }
         done
     }
@@ -131,30 +125,23 @@ impl Table {
     /// Records that a pod no longer holds these blocks. Says how many of them it held.
     pub fn remove(&mut self, slot: Slot, hashes: &[BlockHash]) -> usize {
         let mut removed = 0;
-        let mut guess = NIL;
-        for &hash in hashes {
-            let index = self.trees.find_near(guess, hash);
-            let node = self.trees.node(index);
-            // Removals come from the tail.
-            guess = node.parent;
-            if !self.is_frozen(hash) && self.trees.stores(&node, slot) {
-                self.drop_pod(index, slot);
-                removed += 1;
-            }
+        for batch in hashes.chunks(BATCH) {
+            self.trees.fetch(batch);
+            removed +=
+                batch.iter().filter(|&&hash| !self.is_frozen(hash) && self.drop_pod(hash, slot)).count();
         }
         removed
     }
 
     /// Sets when a block was last used, where that is later than what is known. Says whether the block is known.
     pub fn touch(&mut self, hash: BlockHash, touched: u32) -> bool {
-        let index = self.trees.find(hash);
-        if self.is_frozen(hash) {
+        let entry = self.trees.find(hash);
+        if self.is_frozen(hash) || entry.pods.is_empty() {
             return false;
         }
-        let Some(node) = self.trees.node_mut(index).filter(|node| !node.is_placeholder()) else {
-            return false;
-        };
-        node.touched = node.touched.max(touched);
+        if let Some(node) = self.trees.node_mut(entry.index) {
+            node.touched = node.touched.max(touched);
+        }
         true
     }
 
@@ -163,10 +150,9 @@ impl Table {
         if self.shards.get(shard).is_none_or(|shard| shard.frozen) || self.held_by(slot) == 0 {
             return 0;
         }
-        let held = |&index: &u32| self.trees.stores(&self.trees.node(index), slot);
-        let indices: Vec<u32> = self.trees.shard(shard).filter(held).collect();
-        indices.iter().for_each(|&index| self.drop_pod(index, slot));
-        indices.len()
+        let held = self.trees.shard(shard).filter(|entry| entry.pods.of(slot, self.trees.sets()).is_some());
+        let hashes: Vec<BlockHash> = held.map(|entry| entry.hash).collect();
+        hashes.into_iter().filter(|&hash| self.drop_pod(hash, slot)).count()
     }
 
     /// Makes a shard ignore `store`, `remove`, `touch` and `wipe` until it is thawed. [`Table::load`] still writes to it.
@@ -181,22 +167,31 @@ impl Table {
 
     /// The blocks of a shard, in no order.
     pub fn shard(&self, shard: usize) -> impl Iterator<Item = Block> + '_ {
-        self.trees.shard(shard).filter_map(|index| self.block(&self.trees.node(index)))
+        self.trees.shard(shard).filter_map(|entry| self.block(entry))
     }
 
     /// Puts a block of a checkpoint back, in any order. Says whether it was taken: not where it is known already,
     /// contradicts itself, has no pods, or its shard is full.
     pub fn load(&mut self, block: &Block) -> bool {
-        let index = self.trees.find(block.hash);
-        if !self.trees.node(index).is_placeholder() || block.stored.is_empty() {
+        let entry = self.trees.find(block.hash);
+        if !entry.pods.is_empty() || block.stored.is_empty() {
             return false;
         }
-        let above = block.parent.map_or(NIL, |hash| self.trees.find(hash));
-        let Some(index) = self.place(index, block.hash, block.parent, above, block.depth) else {
-            return false;
-        };
+        let before = block.parent.map(|hash| self.trees.find(hash));
+        let Some(index) = self.place(entry, before, block.depth, block.touched) else { return false };
+        if let Some(shard) = self.shards.get_mut(shard_of(block.hash)) {
+            shard.blocks += 1;
+        }
+        let seen = block.stored.iter().filter(|&slot| self.sees(before, block.depth, slot));
+        let pair = Pair { stored: block.stored, visible: seen.collect() };
+        self.trees.assign(block.hash, &pair);
         for slot in block.stored.iter() {
-            self.add(index, slot, block.touched);
+            let Some(pod) = self.pods.get_mut(slot.index()) else { continue };
+            pod.stored += 1;
+            if pair.visible.contains(slot) {
+                pod.visible += 1;
+                pod.visible += self.trees.spread(index, slot, true, pod.stored - pod.visible);
+            }
         }
         true
     }
@@ -204,7 +199,7 @@ impl Table {
     /// The record of a block that somebody holds.
     #[must_use]
     pub fn get(&self, hash: BlockHash) -> Option<Block> {
-        self.block(&self.trees.node(self.trees.find(hash)))
+        self.block(&self.trees.find(hash))
     }
 
     /// How many blocks somebody holds.
@@ -237,87 +232,89 @@ impl Table {
     /// whatever the order in which they came to be so.
     #[must_use]
     pub fn digest(&self, mask: &PodSet) -> u64 {
-        self.trees.nodes().filter_map(|node| self.block(node)).fold(0, |sum: u64, block| {
+        let blocks = (0..SHARDS).flat_map(|shard| self.shard(shard));
+        blocks.fold(0, |sum: u64, block| {
             let stored = block.stored.intersect(mask);
-            sum.wrapping_add(if stored.is_empty() { 0 } else { digest(&Block { stored, ..block }) })
+            sum.wrapping_add(if stored.is_empty() { 0 } else { Block { stored, ..block }.digest() })
         })
     }
 
-    /// Finds room for a block: its node, where it is known with this parent and depth, or a new one, linked. `index` and
-    /// `above` are the nodes of the block and its parent, or `NIL`. `None` where the block is refused.
-    fn place(
-        &mut self,
-        index: u32,
-        hash: BlockHash,
-        parent: Option<BlockHash>,
-        above: u32,
-        depth: u32,
-    ) -> Option<u32> {
-        let node = self.trees.node(index);
-        if !node.is_placeholder() {
+    /// Finds the place of a block after `before`: its node, where it is known so, or a new one, linked. `None` where the
+    /// block is refused.
+    fn place(&mut self, entry: Entry, before: Option<Entry>, depth: u32, touched: u32) -> Option<u32> {
+        if !entry.pods.is_empty() {
+            let above = before.map_or(NIL, |before| before.index);
+            let node = self.trees.node_mut(entry.index)?;
             // A parent that has no node is not this block's: that one has.
-            let same = node.depth == depth && node.parent == above && parent.is_some() == (above != NIL);
-            return same.then_some(index);
+            let same = node.depth == depth && node.parent == above && before.is_some() == (above != NIL);
+            if same {
+                node.touched = node.touched.max(touched);
+            }
+            return same.then_some(entry.index);
         }
-        let full = self.shards.get(shard_of(hash)).is_none_or(|shard| shard.blocks >= self.max_per_shard);
-        if full || parent.is_none() != (depth == 0) || parent == Some(hash) {
+        let full =
+            self.shards.get(shard_of(entry.hash)).is_none_or(|shard| shard.blocks >= self.max_per_shard);
+        let itself = before.is_some_and(|before| before.hash == entry.hash);
+        if full || itself || before.is_none() != (depth == 0) {
             return None;
         }
-        let index = if index == NIL { self.trees.insert(hash) } else { index };
-        self.trees.node_mut(index)?.depth = depth;
-        if let Some(parent) = parent {
-            let above = if above == NIL { self.trees.insert(parent) } else { above };
+        let index = if entry.is_known() { entry.index } else { self.trees.insert(entry.hash) };
+        let node = self.trees.node_mut(index)?;
+        (node.depth, node.touched) = (depth, touched);
+        if let Some(before) = before {
+            let above = if before.is_known() { before.index } else { self.trees.insert(before.hash) };
             self.trees.link(index, above);
         }
         Some(index)
     }
 
-    /// Adds a pod to a block that has its place. Says whether it is new there.
-    fn add(&mut self, index: u32, slot: Slot, touched: u32) -> bool {
-        let node = self.trees.node(index);
-        if let Some(node) = self.trees.node_mut(index) {
-            node.touched = node.touched.max(touched);
-        }
-        if self.trees.stores(&node, slot) || !self.trees.add(index, slot) {
-            return false;
-        }
-        if let Some(shard) = self.shards.get_mut(shard_of(node.hash)).filter(|_| node.is_placeholder()) {
+    /// Whether a pod sees all blocks before one that is at this depth after `before`.
+    fn sees(&self, before: Option<Entry>, depth: u32, slot: Slot) -> bool {
+        let Some(before) = before else { return depth == 0 };
+        before.pods.of(slot, self.trees.sets()) == Some(true)
+            && self.trees.node(before.index).depth.checked_add(1) == Some(depth)
+    }
+
+    /// Adds a pod that does not hold the block. Returns the pods that now do.
+    fn add(&mut self, entry: Entry, slot: Slot, visible: bool) -> Pods {
+        if let Some(shard) = self.shards.get_mut(shard_of(entry.hash)).filter(|_| entry.pods.is_empty()) {
             shard.blocks += 1;
         }
         if let Some(pod) = self.pods.get_mut(slot.index()) {
             pod.stored += 1;
-            if self.trees.sees_before(&node, slot) {
-                pod.visible += self.trees.show(index, slot, true, pod.stored - pod.visible);
+            if visible {
+                pod.visible += 1;
+                pod.visible += self.trees.spread(entry.index, slot, true, pod.stored - pod.visible);
+            }
+        }
+        self.trees.set(entry.hash, slot, Some(visible))
+    }
+
+    /// Takes a pod out of a block. Says whether it was in.
+    fn drop_pod(&mut self, hash: BlockHash, slot: Slot) -> bool {
+        let entry = self.trees.find(hash);
+        let state = entry.pods.of(slot, self.trees.sets());
+        let (Some(visible), Some(pod)) = (state, self.pods.get_mut(slot.index())) else { return false };
+        pod.stored -= 1;
+        if visible {
+            pod.visible -= 1;
+            pod.visible -= self.trees.spread(entry.index, slot, false, pod.visible);
+        }
+        if self.trees.set(hash, slot, None).is_empty() {
+            self.trees.retire(entry.index);
+            if let Some(shard) = self.shards.get_mut(shard_of(hash)) {
+                shard.blocks -= 1;
             }
         }
         true
     }
 
-    /// Takes a pod out of a block that it stores.
-    fn drop_pod(&mut self, index: u32, slot: Slot) {
-        let Some(pod) = self.pods.get_mut(slot.index()) else { return };
-        pod.visible -= self.trees.show(index, slot, false, pod.visible);
-        pod.stored -= 1;
-        self.trees.take(index, slot);
-        let node = self.trees.node(index);
-        if node.is_placeholder() {
-            self.trees.retire(index);
-            if let Some(shard) = self.shards.get_mut(shard_of(node.hash)) {
-                shard.blocks -= 1;
-            }
-        }
-    }
-
-    fn block(&self, node: &Node) -> Option<Block> {
+    fn block(&self, entry: &Entry) -> Option<Block> {
+        let node = self.trees.node(entry.index);
         let parent = (node.parent != NIL).then(|| self.trees.node(node.parent).hash);
-        let stored = node.pods.stored(self.trees.sets());
-        (!node.is_placeholder()).then_some(Block {
-            hash: node.hash,
-            parent,
-            depth: node.depth,
-            touched: node.touched,
-            stored,
-        })
+        let stored = entry.pods.stored(self.trees.sets());
+        let block = Block { hash: entry.hash, parent, depth: node.depth, touched: node.touched, stored };
+        (!entry.pods.is_empty()).then_some(block)
     }
 
     fn is_frozen(&self, hash: BlockHash) -> bool {
@@ -329,25 +326,6 @@ impl Table {
             shard.frozen = frozen;
         }
     }
-}
-
-/// Fibonacci scrambling: multiplying by 2^64 / phi carries every bit of the hash into the highest.
-const fn scramble(hash: BlockHash) -> u64 {
-    hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)
-}
-
-const fn shard_of(hash: BlockHash) -> usize {
-    (scramble(hash) >> 56) as usize
-}
-
-/// What a shard's map knows a block by: the bits after those that name the shard.
-const fn tag_of(hash: BlockHash) -> u32 {
-    (scramble(hash) >> 24) as u32
-}
-
-fn digest(block: &Block) -> u64 {
-    let own = [block.hash, block.parent.unwrap_or(0), u64::from(block.depth), u64::from(block.touched)];
-    own.iter().chain(block.stored.words()).fold(0, |seed, word| xxh3_64_with_seed(&word.to_le_bytes(), seed))
 }
 
 #[cfg(test)]

@@ -1,47 +1,71 @@
-//! The hash map of one shard: where the node of a block is.
+//! The hash map of one shard: who holds a block, and where its node is.
 //!
-//! Entries stand in lines of eight, a cache line each, so that finding one seldom costs more than one access to memory;
-//! and a query can start that access for many blocks before it waits for the first. A map grows by a quarter, and its
-//! entries say all that moving them needs.
+//! A query waits for memory and for nothing else. So an entry has all that a query reads, and entries stand in lines of
+//! four, a cache line each: looking a block up seldom costs more than one access, and the accesses for many blocks can
+//! be started before the first is waited for. A map grows by a quarter, without looking at any node.
 
+use super::BlockHash;
+use super::pods::Pods;
 use super::slab::NIL;
 
-const PLACES: usize = 8;
+const PLACES: usize = 4;
 
-/// Entries a line has on average when the map grows.
-const MEAN: usize = 6;
+/// Tenths of all places that are taken when the map grows.
+const FULL: usize = 7;
 
-/// Eight entries, empty where the index is `NIL`.
+/// A block. `index` is `NIL` in empty places and for blocks that are unknown.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub hash: BlockHash,
+    pub pods: Pods,
+    pub index: u32,
+}
+
+impl Entry {
+    /// What is known of an unknown block.
+    pub const fn unknown(hash: BlockHash) -> Self {
+        Self { hash, pods: Pods::NOBODY, index: NIL }
+    }
+
+    pub const fn is_known(&self) -> bool {
+        self.index != NIL
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-struct Line {
-    tags: [u32; PLACES],
-    indices: [u32; PLACES],
-}
+struct Line([Entry; PLACES]);
 
-const EMPTY: Line = Line { tags: [0; PLACES], indices: [NIL; PLACES] };
+const _: () = assert!(size_of::<Line>() == 64);
 
 impl Line {
+    const EMPTY: Self = Self([Entry::unknown(0); PLACES]);
+
     fn is_full(&self) -> bool {
-        self.indices.iter().all(|&index| index != NIL)
+        self.0.iter().all(Entry::is_known)
     }
 
-    fn entries(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.tags.iter().copied().zip(self.indices.iter().copied()).filter(|&(_, index)| index != NIL)
+    fn free_place(&mut self) -> Option<&mut Entry> {
+        self.0.iter_mut().find(|entry| !entry.is_known())
     }
 
-    /// Writes an entry over the one with index `old`. `false` where there is none.
-    fn replace(&mut self, old: u32, tag: u32, index: u32) -> bool {
-        let Some(place) = self.indices.iter().position(|&other| other == old) else { return false };
-        if let (Some(t), Some(i)) = (self.tags.get_mut(place), self.indices.get_mut(place)) {
-            (*t, *i) = (tag, index);
-        }
-        true
+    /// Looks at all places, for which of them it is cannot be predicted.
+    #[inline]
+    fn get(&self, hash: BlockHash) -> Entry {
+        let is = |entry: &Entry| (entry.hash == hash) & entry.is_known();
+        self.0.iter().fold(Entry::unknown(hash), |found, entry| if is(entry) { *entry } else { found })
+    }
+
+    fn get_mut(&mut self, hash: BlockHash) -> Option<&mut Entry> {
+        self.0.iter_mut().find(|entry| entry.hash == hash && entry.is_known())
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter(|entry| entry.is_known())
     }
 }
 
-/// Node indices by tag, 32 bits of a hash. An entry is in its home line or, where that is full, in the first line after
-/// it that was not.
+/// Entries by hash. An entry is in its home line or, where that is full, in the first line after it that was not.
 #[derive(Debug, Default)]
 pub struct Map {
     lines: Vec<Line>,
@@ -49,89 +73,101 @@ pub struct Map {
 }
 
 impl Map {
-    /// Indices of entries with that tag; seldom more than one.
+    /// Looks a block up.
     #[inline]
-    pub fn find(&self, tag: u32) -> impl Iterator<Item = u32> {
-        let mut last = false;
-        let lines =
-            self.from(self.home(tag)).take_while(move |line| !std::mem::replace(&mut last, !line.is_full()));
-        lines.flat_map(move |line| {
-            line.entries().filter(move |&(other, _)| other == tag).map(|(_, index)| index)
-        })
-    }
-
-    /// What [`Map::find`] finds first, as far as the home line tells; `NIL` where it tells nothing.
-    #[inline]
-    pub fn guess(&self, tag: u32) -> u32 {
-        let Some(line) = self.lines.get(self.home(tag)) else { return NIL };
-        line.tags
-            .iter()
-            .zip(&line.indices)
-            .fold(NIL, |found, (&other, &index)| if other == tag { found.min(index) } else { found })
-    }
-
-    /// Reads from the home line, so that it is on its way when it is needed.
-    #[inline]
-    pub fn touch(&self, tag: u32) -> u32 {
-        self.lines.get(self.home(tag)).map_or(0, |line| line.tags.first().copied().unwrap_or(0))
-    }
-
-    /// Adds an entry. No other has this index.
-    pub fn insert(&mut self, tag: u32, index: u32) {
-        if self.len >= self.lines.len() * MEAN {
-            let grown = vec![EMPTY; self.lines.len() + self.lines.len() / 4 + 1];
-            let old = std::mem::replace(&mut self.lines, grown);
-            old.iter().flat_map(Line::entries).for_each(|(tag, index)| self.place(tag, index));
+    pub fn find(&self, hash: BlockHash) -> Entry {
+        let home = self.home(hash);
+        for distance in 0..self.lines.len() {
+            let Some(line) = self.lines.get(self.after(home, distance)) else { break };
+            let entry = line.get(hash);
+            if entry.is_known() {
+                return entry;
+            }
+            if !line.is_full() {
+                break;
+            }
         }
-        self.place(tag, index);
+        Entry::unknown(hash)
+    }
+
+    /// A known block, to change its pods.
+    #[inline]
+    pub fn get_mut(&mut self, hash: BlockHash) -> Option<&mut Entry> {
+        let at = self.line_of(hash)?;
+        self.lines.get_mut(at)?.get_mut(hash)
+    }
+
+    /// Starts to fetch what [`Map::find`] will read. The result means nothing, but must be used.
+    #[inline]
+    pub fn touch(&self, hash: BlockHash) -> u64 {
+        self.lines.get(self.home(hash)).map_or(0, |line| line.0.first().map_or(0, |entry| entry.hash))
+    }
+
+    /// Adds a block that is unknown.
+    pub fn insert(&mut self, entry: Entry) {
+        if self.len * 10 >= self.lines.len() * PLACES * FULL {
+            let grown = vec![Line::EMPTY; self.lines.len() + self.lines.len() / 4 + 1];
+            let old = std::mem::replace(&mut self.lines, grown);
+            old.iter().flat_map(Line::entries).for_each(|entry| self.place(*entry));
+        }
+        self.place(entry);
         self.len += 1;
     }
 
-    /// Takes an entry out.
-    pub fn remove(&mut self, tag: u32, index: u32) {
-        let home = self.home(tag);
-        let Some(mut hole) = self.from(home).position(|line| line.indices.contains(&index)) else { return };
-        hole = self.after(home, hole);
-        let mut gone = index;
+    /// Takes a block out.
+    pub fn remove(&mut self, hash: BlockHash) {
+        let Some(mut at) = self.line_of(hash) else { return };
+        let mut gone = hash;
         self.len -= 1;
-        // Whoever found the line full and went on may now come back, and leaves a hole in turn.
         loop {
-            let Some(line) = self.lines.get_mut(hole) else { return };
+            let Some(line) = self.lines.get_mut(at) else { return };
             let was_full = line.is_full();
-            if !was_full {
-                line.replace(gone, 0, NIL);
-                return;
+            let Some(place) = line.get_mut(gone) else { return };
+            *place = Entry::unknown(0);
+            // Whoever found the line full and went on may now come back, and leaves a hole in turn.
+            let Some((entry, from)) = was_full.then(|| self.displaced(at)).flatten() else { return };
+            if let Some(place) = self.lines.get_mut(at).and_then(Line::free_place) {
+                *place = entry;
             }
-            let Some((tag, index, from)) = self.displaced(hole) else {
-                if let Some(line) = self.lines.get_mut(hole) {
-                    line.replace(gone, 0, NIL);
-                }
-                return;
-            };
-            if let Some(line) = self.lines.get_mut(hole) {
-                line.replace(gone, tag, index);
-            }
-            (hole, gone) = (from, index);
+            (at, gone) = (from, entry.hash);
         }
     }
 
-    /// Every index.
-    pub fn iter(&self) -> impl Iterator<Item = u32> {
-        self.lines.iter().flat_map(Line::entries).map(|(_, index)| index)
+    /// Every entry.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.lines.iter().flat_map(Line::entries)
     }
 
     pub fn memory_bytes(&self) -> usize {
         self.lines.capacity() * size_of::<Line>()
     }
 
-    /// The first entry after `line` that would rather be in it or before it, and the line where it is.
-    fn displaced(&self, line: usize) -> Option<(u32, u32, usize)> {
+    /// The line in which a known block is.
+    #[inline]
+    fn line_of(&self, hash: BlockHash) -> Option<usize> {
+        let home = self.home(hash);
+        for distance in 0..self.lines.len() {
+            let at = self.after(home, distance);
+            let line = self.lines.get(at)?;
+            if line.entries().any(|entry| entry.hash == hash) {
+                return Some(at);
+            }
+            if !line.is_full() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The first entry after a line that would rather be in it or before it, and the line where it is.
+    fn displaced(&self, line: usize) -> Option<(Entry, usize)> {
         for distance in 1..self.lines.len() {
             let at = self.after(line, distance);
             let here = self.lines.get(at)?;
-            let from_far = |&(tag, _): &(u32, u32)| self.distance(self.home(tag), at) >= distance;
-            if let Some((tag, index)) = here.entries().find(from_far) {
-                return Some((tag, index, at));
+            if let Some(entry) =
+                here.entries().find(|entry| self.distance(self.home(entry.hash), at) >= distance)
+            {
+                return Some((*entry, at));
             }
             if !here.is_full() {
                 return None;
@@ -140,28 +176,24 @@ impl Map {
         None
     }
 
-    fn place(&mut self, tag: u32, index: u32) {
-        let home = self.home(tag);
+    fn place(&mut self, entry: Entry) {
+        let home = self.home(entry.hash);
         for distance in 0..self.lines.len() {
             let at = self.after(home, distance);
-            if self.lines.get_mut(at).is_some_and(|line| line.replace(NIL, tag, index)) {
+            if let Some(place) = self.lines.get_mut(at).and_then(Line::free_place) {
+                *place = entry;
                 return;
             }
         }
     }
 
-    /// The line that an entry is in if it has room. In the order of tags.
+    /// The line that a block is in if there is room: by the bits of its hash after those that name its shard.
     #[inline]
-    fn home(&self, tag: u32) -> usize {
-        ((u64::from(tag) * self.lines.len() as u64) >> 32) as usize
+    fn home(&self, hash: BlockHash) -> usize {
+        ((u64::from((super::scramble(hash) >> 24) as u32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// All lines, from that one on and around.
-    fn from(&self, line: usize) -> impl Iterator<Item = &Line> {
-        let (before, after) = self.lines.split_at_checked(line).unwrap_or_default();
-        after.iter().chain(before)
-    }
-
+    #[inline]
     fn after(&self, line: usize, distance: usize) -> usize {
         let at = line + distance;
         if at < self.lines.len() { at } else { at - self.lines.len() }
@@ -174,33 +206,46 @@ impl Map {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     use proptest::prelude::*;
+    use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
 
+    /// Names that crowd in the first, a middle and the last of the lines, so that these overflow, around the end too.
+    fn names() -> Vec<BlockHash> {
+        let part = |hash: &BlockHash| (super::super::scramble(*hash) >> 51) % 32;
+        let crowded = |of: u64| {
+            (0u64..).map(|n| xxh3_64(&n.to_le_bytes())).filter(move |hash| part(hash) == of).take(16)
+        };
+        [0].into_iter().chain(crowded(0)).chain(crowded(13)).chain(crowded(31)).collect()
+    }
+
     proptest! {
-        /// Few tags, so that lines overflow, around the end too.
         #[test]
-        fn agrees_with_a_set(ops in prop::collection::vec((0..24u32, any::<bool>()), 1..400)) {
-            let (mut map, mut reference) = (Map::default(), BTreeSet::new());
+        fn agrees_with_an_ordered_map(ops in prop::collection::vec((0..49usize, any::<bool>()), 1..400)) {
+            let (names, mut map, mut reference) = (names(), Map::default(), BTreeMap::new());
             for ((n, insert), index) in ops.into_iter().zip(0u32..) {
-                let tag = if n < 8 { n } else { u32::MAX / 16 * (n - 8) + n };
-                if insert {
-                    map.insert(tag, index);
-                    reference.insert((tag, index));
-                } else if let Some(&(tag, index)) = reference.range((tag, 0)..).next() {
-                    map.remove(tag, index);
-                    reference.remove(&(tag, index));
+                let hash = names[n];
+                if !insert {
+                    map.remove(hash);
+                    reference.remove(&hash);
+                } else if let Some(entry) = map.get_mut(hash) {
+                    entry.index = index;
+                    prop_assert!(reference.insert(hash, index).is_some());
+                } else {
+                    map.insert(Entry { hash, pods: Pods::NOBODY, index });
+                    prop_assert!(reference.insert(hash, index).is_none());
                 }
-                let found: BTreeSet<(u32, u32)> =
-                    reference.iter().flat_map(|&(tag, _)| map.find(tag).map(move |index| (tag, index))).collect();
-                prop_assert_eq!(&found, &reference);
-                let all: BTreeSet<u32> = map.iter().collect();
-                prop_assert_eq!(all, reference.iter().map(|&(_, index)| index).collect::<BTreeSet<_>>());
+                for &hash in &names {
+                    let entry = map.find(hash);
+                    prop_assert_eq!(entry.hash, hash);
+                    prop_assert_eq!(entry.index, reference.get(&hash).copied().unwrap_or(NIL));
+                }
+                let all: BTreeMap<BlockHash, u32> = map.iter().map(|entry| (entry.hash, entry.index)).collect();
                 prop_assert_eq!(map.iter().count(), reference.len());
-                prop_assert!(map.guess(tag) == NIL || reference.contains(&(tag, map.guess(tag))));
+                prop_assert_eq!(&all, &reference);
             }
         }
     }
@@ -208,15 +253,12 @@ mod tests {
     #[test]
     fn grows_by_a_quarter() {
         let mut map = Map::default();
-        assert_eq!(map.find(7).next(), None);
         for n in 0..10_000u32 {
-            map.insert(n.wrapping_mul(0x9E37_79B9), n);
-            assert!(
-                n < 100 || map.memory_bytes() / 64 * 8 <= n as usize * 7 / 4,
-                "{n}: {}",
-                map.memory_bytes()
-            );
+            let hash = xxh3_64(&n.to_le_bytes());
+            assert!(!map.find(hash).is_known());
+            map.insert(Entry { hash, pods: Pods::NOBODY, index: n });
+            assert!(n < 1000 || map.memory_bytes() <= n as usize * 29, "{n}: {}", map.memory_bytes());
         }
-        assert!((0..10_000u32).all(|n| map.find(n.wrapping_mul(0x9E37_79B9)).eq([n])));
+        assert!((0..10_000u32).all(|n| map.find(xxh3_64(&n.to_le_bytes())).index == n));
     }
 }

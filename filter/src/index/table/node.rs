@@ -1,18 +1,16 @@
 //! A block's place in the trees.
 
 use super::BlockHash;
-use super::pods::Pods;
 use super::slab::{Item, NIL};
 
 /// A block that somebody holds, or a placeholder: a block that nobody holds, kept because a block after it is held.
 /// A placeholder has no parent, so it says nothing that its children do not imply.
 ///
-/// What a query reads comes first: the beginning seldom straddles two cache lines.
+/// Who holds it is in the map, where a query finds it without coming here.
 #[derive(Debug, Clone, Copy)]
-#[repr(C)]
+#[repr(align(32))]
 pub struct Node {
     pub hash: BlockHash,
-    pub pods: Pods,
     pub depth: u32,
     /// `NIL` at depth 0 and in placeholders.
     pub parent: u32,
@@ -25,18 +23,19 @@ pub struct Node {
     pub previous: u32,
 }
 
-// At most 64 MB for a million blocks, of which the hash map takes up to 12.
-const _: () = assert!(size_of::<Node>() == 40);
+// At most 64 MB for a million blocks, of which the map takes up to 29.
+const _: () = assert!(size_of::<Node>() == 32);
 
 impl Node {
     /// A placeholder. Also what reading a place that does not exist gives.
     pub const fn placeholder(hash: BlockHash) -> Self {
-        let pods = Pods::NOBODY;
-        Self { hash, pods, depth: 0, parent: NIL, touched: 0, child: NIL, next: NIL, previous: NIL }
+        Self { hash, depth: 0, parent: NIL, touched: 0, child: NIL, next: NIL, previous: NIL }
     }
 
-    pub const fn is_placeholder(&self) -> bool {
-        self.pods.is_empty()
+    /// Whether it is linked to `parent` as the next block after it. Only a store that contradicts what a placeholder's
+    /// children said of it links others; they stay invisible.
+    pub fn follows(&self, parent: &Self) -> bool {
+        parent.depth.checked_add(1) == Some(self.depth)
     }
 }
 

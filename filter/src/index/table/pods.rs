@@ -1,173 +1,123 @@
-//! The pods of one block in eight bytes.
+//! The pods of one block in four bytes.
 //!
-//! Most blocks are on one or two pods, and two bitmaps for each block would take 128 bytes. So up to four pods are
-//! kept in place, as four lanes of 16 bits: slot + 1, and a bit that says whether the block is visible for it. A
-//! block on more has its two bitmaps in a slab.
+//! Most blocks are on one or two pods: up to three are kept in place, as lanes of ten bits (slot, and whether the block
+//! is visible for it), unused ones repeating the one before. A block on more has its sets among the shared ones.
 
 use super::super::{PodSet, Slot};
-use super::slab::{Item, NIL, Slab};
+use super::sets::{Pair, Sets};
 
-const LANES: u32 = 4;
-const LANE_BITS: u32 = 16;
-const SLOT: u64 = 0x3FF;
-const VISIBLE: u64 = 0x400;
-/// Set where the low half is an index into the slab. Lanes leave this bit free.
-const SPILLED: u64 = 1 << 63;
+const LANES: usize = 3;
+const LANE_BITS: u32 = 10;
+const VISIBLE: u32 = 0x200;
+const LANE: u32 = 0x3FF;
+/// Set where lanes hold somebody.
+const IN_PLACE: u32 = 1 << 30;
+/// Set where the other bits are an index into the shared sets.
+const SHARED: u32 = 1 << 31;
 
-/// Fewer pods than this come back from the slab. Below four, so that a block between the two does not move to and fro.
-const RETURN_BELOW: usize = 3;
+/// What a block is to a pod: not stored, stored but not visible, or visible.
+pub type State = Option<bool>;
 
-/// The bitmaps of a block on many pods.
-#[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
-pub struct Sets {
-    stored: PodSet,
-    visible: PodSet,
-}
-
-impl Item for Sets {
-    fn vacant(next: u32) -> Self {
-        Self { stored: PodSet::from_words([u64::from(next); 8]), visible: PodSet::EMPTY }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.stored.words().first().map_or(NIL, |&word| word as u32)
-    }
-}
-
-/// The pods of one block.
-#[derive(Debug, Clone, Copy)]
-pub struct Pods(u64);
+/// The pods of one block. Of shared sets it owns a share: it must not be dropped while somebody is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pods(u32);
 
 impl Pods {
     /// No pod.
     pub const NOBODY: Self = Self(0);
+
+    /// The pods of a pair of sets.
+    pub fn new(pair: &Pair, sets: &mut Sets) -> Self {
+        if pair.stored.len() > LANES {
+            return Self(SHARED | sets.take(pair));
+        }
+        Self::in_place(pair.stored.iter().map(|slot| (slot, pair.visible.contains(slot))))
+    }
 
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the pod stores the block, and if so whether it is visible for it.
+    /// What the block is to a pod.
     #[inline]
-    pub fn of(self, slot: Slot, slab: &Slab<Sets>) -> Option<bool> {
-        if let Some(index) = self.spilled() {
-            let sets = slab.get(index)?;
-            return sets.stored.contains(slot).then(|| sets.visible.contains(slot));
+    pub fn of(self, slot: Slot, sets: &Sets) -> State {
+        if let Some(index) = self.shared() {
+            return sets.get(index).of(slot);
         }
-        let (_, lane) = self.lane_of(slot)?;
-        Some(lane & VISIBLE != 0)
+        self.lanes().find(|&(other, _)| other == slot).map(|(_, visible)| visible)
     }
 
-    /// Adds a pod that does not store the block. `false` where the slab is full.
-    pub fn add(&mut self, slot: Slot, visible: bool, slab: &mut Slab<Sets>) -> bool {
-        if self.spilled().is_none() {
-            let lane = lane(slot, visible);
-            if let Some((shift, _)) = self.lanes().find(|&(_, lane)| lane == 0) {
-                self.0 |= lane << shift;
-                return true;
-            }
-            let sets = Sets { stored: self.stored(slab), visible: self.visible(slab) };
-            let Some(index) = slab.insert(sets) else { return false };
-            self.0 = SPILLED | u64::from(index);
-        }
-        let Some(sets) = self.spilled().and_then(|index| slab.get_mut(index)) else { return false };
-        sets.stored.insert(slot);
-        if visible {
-            sets.visible.insert(slot);
-        }
-        true
-    }
-
-    /// Takes a pod out.
-    pub fn remove(&mut self, slot: Slot, slab: &mut Slab<Sets>) {
-        let Some(index) = self.spilled() else {
-            if let Some((shift, lane)) = self.lane_of(slot) {
-                self.0 &= !(lane << shift);
-            }
+    /// Sets what the block is to a pod.
+    #[inline]
+    pub fn set(&mut self, slot: Slot, state: State, sets: &mut Sets) {
+        let old = *self;
+        let others = old.lanes().filter(|&(other, _)| other != slot);
+        if old.shared().is_none() && others.clone().count() + usize::from(state.is_some()) <= LANES {
+            *self = Self::in_place(others.chain(state.map(|visible| (slot, visible))));
             return;
-        };
-        let Some(sets) = slab.get_mut(index) else { return };
-        sets.stored.remove(slot);
-        sets.visible.remove(slot);
-        if sets.stored.len() < RETURN_BELOW {
-            let sets = *sets;
-            slab.free(index);
-            self.0 = 0;
-            for slot in sets.stored.iter() {
-                self.add(slot, sets.visible.contains(slot), slab);
-            }
         }
-    }
-
-    /// Sets whether the block is visible for a pod. Says whether that changed: never where the pod does not store it.
-    #[inline]
-    pub fn show(&mut self, slot: Slot, visible: bool, slab: &mut Slab<Sets>) -> bool {
-        if let Some(index) = self.spilled() {
-            let Some(sets) = slab.get_mut(index).filter(|sets| sets.stored.contains(slot)) else {
-                return false;
-            };
-            return if visible { sets.visible.insert(slot) } else { sets.visible.remove(slot) };
+        if let Some(known) = sets.last_step(old, slot, state) {
+            *self = known;
+            known.shared().into_iter().for_each(|index| sets.again(index));
+        } else {
+            let mut pair = old.pair(sets);
+            pair.set(slot, state);
+            *self = Self::new(&pair, sets);
+            sets.remember_step(old, slot, state, *self);
         }
-        let Some((shift, lane)) = self.lane_of(slot) else { return false };
-        let changed = (lane & VISIBLE != 0) != visible;
-        if changed {
-            self.0 ^= VISIBLE << shift;
-        }
-        changed
+        old.shared().into_iter().for_each(|index| sets.give_back(index));
     }
 
     /// The pods that store the block.
-    #[inline]
-    pub fn stored(self, slab: &Slab<Sets>) -> PodSet {
-        self.set(slab, |sets| sets.stored, |_| true)
+    pub fn stored(self, sets: &Sets) -> PodSet {
+        self.pair(sets).stored
     }
 
-    /// The pods for which the block is visible.
+    /// The pods of `among` for which the block is visible.
     #[inline]
-    pub fn visible(self, slab: &Slab<Sets>) -> PodSet {
-        self.set(slab, |sets| sets.visible, |lane| lane & VISIBLE != 0)
-    }
-
-    /// Starts to fetch what [`Pods::visible`] will read.
-    #[inline]
-    pub fn touch(self, slab: &Slab<Sets>) -> u32 {
-        let sets = self.spilled().and_then(|index| slab.get(index));
-        sets.and_then(|sets| sets.visible.words().first()).map_or(0, |&word| word as u32)
-    }
-
-    #[inline]
-    fn set(self, slab: &Slab<Sets>, of: fn(&Sets) -> PodSet, with: fn(u64) -> bool) -> PodSet {
-        if let Some(index) = self.spilled() {
-            return slab.get(index).map_or(PodSet::EMPTY, of);
+    pub fn visible(self, among: &PodSet, sets: &Sets) -> PodSet {
+        if let Some(index) = self.shared() {
+            return sets.get(index).visible.intersect(among);
         }
-        self.lanes().filter(|&(_, lane)| with(lane)).filter_map(|(_, lane)| slot_in(lane)).collect()
+        self.lanes()
+            .filter(|&(slot, visible)| visible && among.contains(slot))
+            .map(|(slot, _)| slot)
+            .collect()
     }
 
-    const fn spilled(self) -> Option<u32> {
-        if self.0 & SPILLED != 0 { Some(self.0 as u32) } else { None }
+    fn pair(self, sets: &Sets) -> Pair {
+        if let Some(index) = self.shared() {
+            return *sets.get(index);
+        }
+        let mut pair = Pair::default();
+        self.lanes().for_each(|(slot, visible)| pair.set(slot, Some(visible)));
+        pair
     }
 
-    /// Shift and content of each lane, empty ones too.
+    fn in_place(mut lanes: impl Iterator<Item = (Slot, bool)>) -> Self {
+        let mut next = || {
+            lanes.next().map(|(slot, visible)| u32::from(slot.number()) | if visible { VISIBLE } else { 0 })
+        };
+        let Some(first) = next() else { return Self::NOBODY };
+        let second = next().unwrap_or(first);
+        let third = next().unwrap_or(second);
+        Self(IN_PLACE | first | second << LANE_BITS | third << (2 * LANE_BITS))
+    }
+
     #[inline]
-    fn lanes(self) -> impl Iterator<Item = (u32, u64)> {
-        (0..LANES).map(move |lane| (lane * LANE_BITS, (self.0 >> (lane * LANE_BITS)) & (SLOT | VISIBLE)))
+    const fn shared(self) -> Option<u32> {
+        if self.0 & SHARED != 0 { Some(self.0 & !SHARED) } else { None }
     }
 
     #[inline]
-    fn lane_of(self, slot: Slot) -> Option<(u32, u64)> {
-        let code = u64::from(slot.number()) + 1;
-        self.lanes().find(|&(_, lane)| lane & SLOT == code)
+    fn lanes(self) -> impl Iterator<Item = (Slot, bool)> + Clone {
+        let lanes = if self.0 & SHARED == 0 && !self.is_empty() { LANES as u32 } else { 0 };
+        let lane = move |n: u32| (self.0 >> (n * LANE_BITS)) & LANE;
+        (0..lanes)
+            .filter(move |&n| n == 0 || lane(n) != lane(n - 1))
+            .filter_map(move |n| Some((Slot::new((lane(n) & !VISIBLE) as u16)?, lane(n) & VISIBLE != 0)))
     }
-}
-
-const fn lane(slot: Slot, visible: bool) -> u64 {
-    (slot.number() as u64 + 1) | if visible { VISIBLE } else { 0 }
-}
-
-#[inline]
-fn slot_in(lane: u64) -> Option<Slot> {
-    Slot::new(((lane & SLOT) as u16).checked_sub(1)?)
 }
 
 #[cfg(test)]
@@ -179,45 +129,33 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// Several blocks side by side, as they share sets.
         #[test]
-        fn agrees_with_a_map(ops in prop::collection::vec((0..12u16, any::<bool>(), 0..3u8), 0..80)) {
-            let (mut slab, mut pods, mut reference) = (Slab::new(), Pods::NOBODY, BTreeMap::new());
-            for (n, visible, op) in ops {
+        fn agree_with_maps(ops in prop::collection::vec((0..4usize, 0..9u16, prop::option::of(any::<bool>())), 0..120)) {
+            let mut sets = Sets::new();
+            let mut blocks = [Pods::NOBODY; 4];
+            let mut references: [BTreeMap<Slot, bool>; 4] = Default::default();
+            for (n, slot, state) in ops {
                 // Both ends of the range of slots.
-                let slot = Slot::new(if n < 6 { n } else { 511 - n }).unwrap();
-                match op {
-                    0 if !reference.contains_key(&slot) => {
-                        prop_assert!(pods.add(slot, visible, &mut slab));
-                        reference.insert(slot, visible);
-                    }
-                    1 => {
-                        pods.remove(slot, &mut slab);
-                        reference.remove(&slot);
-                    }
-                    _ => {
-                        let changes = reference.get(&slot).is_some_and(|&is| is != visible);
-                        prop_assert_eq!(pods.show(slot, visible, &mut slab), changes);
-                        reference.entry(slot).and_modify(|is| *is = visible);
-                    }
+                let slot = Slot::new(if slot < 5 { slot } else { 511 - slot }).unwrap();
+                blocks[n].set(slot, state, &mut sets);
+                match state {
+                    Some(visible) => { references[n].insert(slot, visible); }
+                    None => { references[n].remove(&slot); }
                 }
-                prop_assert_eq!(pods.is_empty(), reference.is_empty());
-                prop_assert_eq!(pods.of(slot, &slab), reference.get(&slot).copied());
-                prop_assert_eq!(pods.stored(&slab), reference.keys().copied().collect::<PodSet>());
-                let visible = reference.iter().filter(|&(_, &is)| is).map(|(&slot, _)| slot).collect::<PodSet>();
-                prop_assert_eq!(pods.visible(&slab), visible);
+                for (pods, reference) in blocks.iter().zip(&references) {
+                    prop_assert_eq!(pods.is_empty(), reference.is_empty());
+                    prop_assert_eq!(pods.of(slot, &sets), reference.get(&slot).copied());
+                    prop_assert_eq!(pods.stored(&sets), reference.keys().copied().collect::<PodSet>());
+                    let visible: PodSet = reference.iter().filter(|&(_, &is)| is).map(|(&slot, _)| slot).collect();
+                    prop_assert_eq!(pods.visible(&PodSet::FULL, &sets), visible);
+                    let others = PodSet::FULL.minus(&[slot].into_iter().collect());
+                    prop_assert_eq!(pods.visible(&others, &sets), visible.intersect(&others));
+                }
+                let shared: Vec<_> = references.iter().filter(|reference| reference.len() > LANES).collect();
+                let distinct = shared.iter().enumerate().filter(|(n, of)| !shared[..*n].contains(of)).count();
+                prop_assert_eq!(sets.len(), distinct);
             }
         }
-    }
-
-    #[test]
-    fn the_slab_is_given_back() {
-        let mut slab = Slab::new();
-        for _ in 0..10_000 {
-            let mut pods = Pods::NOBODY;
-            Slot::all().take(40).for_each(|slot| assert!(pods.add(slot, true, &mut slab)));
-            Slot::all().take(40).for_each(|slot| pods.remove(slot, &mut slab));
-            assert!(pods.is_empty());
-        }
-        assert_eq!(slab.iter().count(), 1);
     }
 }

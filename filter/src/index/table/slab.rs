@@ -68,11 +68,6 @@ impl<T: Item> Slab<T> {
         self.chunks.get_mut(index as usize / CHUNK)?.get_mut(index as usize % CHUNK)
     }
 
-    /// Every place, free ones included.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.chunks.iter().flat_map(|chunk| chunk.iter()).take(self.used as usize)
-    }
-
     pub fn memory_bytes(&self) -> usize {
         self.chunks.len() * size_of::<[T; CHUNK]>() + self.chunks.capacity() * size_of::<Box<[T; CHUNK]>>()
     }

@@ -1,24 +1,46 @@
-//! Nodes, found by hash and linked into trees; and what of a pod is visible, kept up to date along the links.
+//! Blocks, found by hash and linked into trees; and what of a pod is visible, kept up to date along the links.
 
-use super::map::Map;
+use std::hint::black_box;
+
+use super::map::{Entry, Map};
 use super::node::Node;
-use super::pods::Sets;
+use super::pods::{Pods, State};
+use super::sets::{Pair, Sets};
 use super::slab::{NIL, Slab};
-use super::{BlockHash, SHARDS, Slot, shard_of, tag_of};
+use super::{BlockHash, SHARDS, Slot, shard_of};
 
-/// All nodes of a table.
+/// All blocks of a table.
 #[derive(Debug)]
 pub struct Trees {
     nodes: Slab<Node>,
-    /// Pods of blocks that have many.
-    sets: Slab<Sets>,
-    /// Node indices by hash. Many small maps, because a map that grows keeps both copies meanwhile.
+    sets: Sets,
+    /// Many small maps, because one that grows keeps both copies meanwhile.
     shards: Vec<Map>,
 }
 
 impl Trees {
     pub fn new() -> Self {
-        Self { nodes: Slab::new(), sets: Slab::new(), shards: (0..SHARDS).map(|_| Map::default()).collect() }
+        Self { nodes: Slab::new(), sets: Sets::new(), shards: (0..SHARDS).map(|_| Map::default()).collect() }
+    }
+
+    /// Looks a block up. Its node and nobody where it is a placeholder, neither where it is unknown.
+    #[inline]
+    pub fn find(&self, hash: BlockHash) -> Entry {
+        self.shards.get(shard_of(hash)).map_or(Entry::unknown(hash), |shard| shard.find(hash))
+    }
+
+    /// Starts to fetch what [`Trees::find`] will read. The result means nothing, but must be used.
+    #[inline]
+    pub fn touch(&self, hash: BlockHash) -> u64 {
+        self.shards.get(shard_of(hash)).map_or(0, |shard| shard.touch(hash))
+    }
+
+    /// Fetches what looking these blocks up and writing to them needs. Their accesses to memory then overlap, where one
+    /// block after the other would wait for its own.
+    pub fn fetch(&self, hashes: &[BlockHash]) {
+        black_box(hashes.iter().fold(0, |all, &hash| all ^ self.touch(hash)));
+        let depths = hashes.iter().map(|&hash| self.node(self.find(hash).index).depth);
+        black_box(depths.fold(0, |all, depth| all ^ depth));
     }
 
     /// The node at an index. By value, for it is small; an empty placeholder where there is none.
@@ -32,51 +54,21 @@ impl Trees {
         self.nodes.get_mut(index)
     }
 
-    pub const fn sets(&self) -> &Slab<Sets> {
+    /// The sets that pods of blocks share.
+    pub const fn sets(&self) -> &Sets {
         &self.sets
     }
 
-    /// Every node, and places that are free, which look like placeholders.
-    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter()
-    }
-
-    /// Indices of the nodes of a shard.
-    pub fn shard(&self, shard: usize) -> impl Iterator<Item = u32> + '_ {
+    /// The entries of a shard, placeholders among them.
+    pub fn shard(&self, shard: usize) -> impl Iterator<Item = &Entry> {
         self.shards.get(shard).into_iter().flat_map(Map::iter)
-    }
-
-    /// Finds a block, placeholders included. `NIL` where it is unknown.
-    #[inline]
-    pub fn find(&self, hash: BlockHash) -> u32 {
-        let Some(shard) = self.shards.get(shard_of(hash)) else { return NIL };
-        shard.find(tag_of(hash)).find(|&index| self.node(index).hash == hash).unwrap_or(NIL)
-    }
-
-    /// Starts to fetch what [`Trees::guess`] will read.
-    #[inline]
-    pub fn touch(&self, hash: BlockHash) -> u32 {
-        self.shards.get(shard_of(hash)).map_or(0, |shard| shard.touch(tag_of(hash)))
-    }
-
-    /// Where a block most likely is, without reading its node. `NIL` where that is not known.
-    #[inline]
-    pub fn guess(&self, hash: BlockHash) -> u32 {
-        self.shards.get(shard_of(hash)).map_or(NIL, |shard| shard.guess(tag_of(hash)))
-    }
-
-    /// The same with a guess at the index, which saves going through the map where it is right.
-    #[inline]
-    pub fn find_near(&self, guess: u32, hash: BlockHash) -> u32 {
-        let node = self.node(guess);
-        if node.hash == hash && !node.is_placeholder() { guess } else { self.find(hash) }
     }
 
     /// Adds a placeholder for a block that is unknown. `NIL` where indices ran out.
     pub fn insert(&mut self, hash: BlockHash) -> u32 {
         let Some(shard) = self.shards.get_mut(shard_of(hash)) else { return NIL };
         let Some(index) = self.nodes.insert(Node::placeholder(hash)) else { return NIL };
-        shard.insert(tag_of(hash), index);
+        shard.insert(Entry { index, ..Entry::unknown(hash) });
         index
     }
 
@@ -93,7 +85,7 @@ impl Trees {
         }
     }
 
-    /// Makes a node that nobody holds any longer a placeholder, or frees it where it is not needed as one.
+    /// Makes a block that nobody holds any longer a placeholder, or frees it where it is not needed as one.
     pub fn retire(&mut self, index: u32) {
         let node = self.node(index);
         if let Some(next) = self.node_mut(node.next) {
@@ -111,21 +103,38 @@ impl Trees {
         self.free_if_bare(index);
     }
 
-    /// Sets whether a block that a pod stores is visible for it, and likewise every block after it as far as that
-    /// changes. Returns how many changed. There are `at_most` to change: a pod without holes is done at once, however
-    /// many children of other pods there are.
-    ///
-    /// Walks along the links without a stack; every step down follows a link to a greater depth, so it ends.
-    pub fn show(&mut self, start: u32, slot: Slot, visible: bool, at_most: usize) -> usize {
-        let mut changed = usize::from(self.show_one(start, slot, visible));
-        if changed == 0 {
-            return 0;
+    /// Sets what a known block is to a pod, and returns its pods.
+    #[inline]
+    pub fn set(&mut self, hash: BlockHash, slot: Slot, state: State) -> Pods {
+        let Self { shards, sets, .. } = self;
+        let Some(entry) = shards.get_mut(shard_of(hash)).and_then(|shard| shard.get_mut(hash)) else {
+            return Pods::NOBODY;
+        };
+        entry.pods.set(slot, state, sets);
+        entry.pods
+    }
+
+    /// Sets who holds a known block that nobody held.
+    pub fn assign(&mut self, hash: BlockHash, pair: &Pair) {
+        let Self { shards, sets, .. } = self;
+        if let Some(entry) = shards.get_mut(shard_of(hash)).and_then(|shard| shard.get_mut(hash)) {
+            entry.pods = Pods::new(pair, sets);
         }
+    }
+
+    /// Carries to all blocks after this one that it became visible for a pod, or is no longer. Returns how many changed.
+    /// There are at most `limit` to change: a pod without holes is done at once, however many children of other pods
+    /// there are.
+    ///
+    /// Walks along the links without a stack; every step down leads to a greater depth, so it ends.
+    pub fn spread(&mut self, start: u32, slot: Slot, visible: bool, limit: usize) -> usize {
+        let mut changed = 0;
         let mut at = self.node(start).child;
-        while at != NIL && changed < at_most {
+        while at != NIL && changed < limit {
             let mut node = self.node(at);
-            let follows = is_after(&node, &self.node(node.parent));
-            if follows && self.show_one(at, slot, visible) {
+            let is_next = node.follows(&self.node(node.parent));
+            if is_next && self.find(node.hash).pods.of(slot, &self.sets) == Some(!visible) {
+                self.set(node.hash, slot, Some(visible));
                 changed += 1;
                 if node.child != NIL {
                     at = node.child;
@@ -143,44 +152,20 @@ impl Trees {
         changed
     }
 
-    /// Whether a pod sees all blocks before this one.
-    pub fn sees_before(&self, node: &Node, slot: Slot) -> bool {
-        if node.parent == NIL {
-            return node.depth == 0;
-        }
-        let parent = self.node(node.parent);
-        is_after(node, &parent) && parent.pods.of(slot, &self.sets) == Some(true)
-    }
-
-    /// Whether a pod stores the block.
-    #[inline]
-    pub fn stores(&self, node: &Node, slot: Slot) -> bool {
-        node.pods.of(slot, &self.sets).is_some()
-    }
-
-    /// Adds a pod that does not store the block; not visible yet. `false` where memory for it ran out.
-    pub fn add(&mut self, index: u32, slot: Slot) -> bool {
-        let Self { nodes, sets, .. } = self;
-        nodes.get_mut(index).is_some_and(|node| node.pods.add(slot, false, sets))
-    }
-
-    /// Takes a pod out of a block.
-    pub fn take(&mut self, index: u32, slot: Slot) {
-        let Self { nodes, sets, .. } = self;
-        if let Some(node) = nodes.get_mut(index) {
-            node.pods.remove(slot, sets);
-        }
+    /// Whether a pod stores a block.
+    pub fn stores(&self, hash: BlockHash, slot: Slot) -> bool {
+        self.find(hash).pods.of(slot, &self.sets).is_some()
     }
 
     /// The blocks that follow this one.
-    pub fn children<'a>(&'a self, parent: &'a Node) -> impl Iterator<Item = Node> + 'a {
+    pub fn children(&self, parent: Node) -> impl Iterator<Item = Node> {
         let mut at = parent.child;
-        std::iter::from_fn(move || {
+        let siblings = std::iter::from_fn(move || {
             let node = *self.nodes.get(at)?;
             at = node.next;
             Some(node)
-        })
-        .filter(|node| is_after(node, parent))
+        });
+        siblings.filter(move |node| node.follows(&parent))
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -190,25 +175,14 @@ impl Trees {
             + self.shards.iter().map(Map::memory_bytes).sum::<usize>()
     }
 
-    fn show_one(&mut self, index: u32, slot: Slot, visible: bool) -> bool {
-        let Self { nodes, sets, .. } = self;
-        nodes.get_mut(index).is_some_and(|node| node.pods.show(slot, visible, sets))
-    }
-
     fn free_if_bare(&mut self, index: u32) {
         let node = self.node(index);
-        if index == NIL || !node.is_placeholder() || node.child != NIL {
+        if index == NIL || node.child != NIL || !self.find(node.hash).pods.is_empty() {
             return;
         }
         if let Some(shard) = self.shards.get_mut(shard_of(node.hash)) {
-            shard.remove(tag_of(node.hash), index);
+            shard.remove(node.hash);
             self.nodes.free(index);
         }
     }
-}
-
-/// Whether a linked node is the next block after its parent. Only a store that contradicts what a placeholder's
-/// children said of it links others; they stay invisible.
-fn is_after(node: &Node, parent: &Node) -> bool {
-    parent.depth.checked_add(1) == Some(node.depth)
 }
