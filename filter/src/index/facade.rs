@@ -20,6 +20,9 @@ const FRESH: Duration = Duration::from_millis(10);
 /// Entries that a tick applies.
 const TICK_ENTRIES: usize = 4096;
 
+/// No life has this number.
+const NOBODY: u64 = 0;
+
 /// The replicated index of one VM: which pods hold which blocks, and how much each has to do.
 ///
 /// No hostcall is made before the first [`Index::tick`] or [`Index::catch_up`]: the canary VM that Envoy makes to try a
@@ -199,7 +202,7 @@ impl Index {
 
     /// Reads the ledgers of all VMs. Says whether all could be read.
     fn refresh(&mut self, host: &impl Host) -> bool {
-        let Some(life) = self.life() else { return false };
+        let life = self.life().unwrap_or(NOBODY);
         self.refreshed = Some(host.now());
         self.counted = self.replica().roster().version();
         let Follower { keys, replica, .. } = &self.follower;
@@ -222,11 +225,9 @@ impl Index {
 
     fn recount(&mut self) {
         let version = self.replica().roster().version();
-        if self.counted != version
-            && let Some(life) = self.life()
-        {
+        if self.counted != version {
             self.counted = version;
-            self.load.recount(life, self.follower.replica.roster());
+            self.load.recount(self.life().unwrap_or(NOBODY), self.follower.replica.roster());
         }
     }
 
