@@ -204,9 +204,11 @@ impl Index {
     fn refresh(&mut self, host: &impl Host) -> bool {
         let life = self.life().unwrap_or(NOBODY);
         self.refreshed = Some(host.now());
-        self.counted = self.replica().roster().version();
         let Follower { keys, replica, .. } = &self.follower;
         let refreshed = self.load.refresh(host, keys, life, replica.roster());
+        if refreshed.is_ok() {
+            self.counted = replica.roster().version();
+        }
         self.follower.counted(refreshed).is_some()
     }
 
