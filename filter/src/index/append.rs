@@ -6,7 +6,6 @@ use crate::pods::Load;
 use super::Delta;
 use super::entry::{self, Draft};
 use super::follower::{Follower, Step};
-use super::log::Priority;
 
 /// Most places that one entry is tried at before it is given up.
 const ATTEMPTS: usize = 64;
@@ -43,11 +42,10 @@ impl Follower {
         load: &mut Load,
         deltas: &[Delta],
         mut on_unseen: OnUnseen,
-        priority: Priority,
     ) -> Appended {
         self.begin(host);
         for mut draft in entry::drafts(deltas) {
-            let outcome = self.append_one(host, load, &mut draft, on_unseen, priority);
+            let outcome = self.append_one(host, load, &mut draft, on_unseen);
             match outcome {
                 Appended::Done => {}
                 Appended::Unseen => return outcome,
@@ -72,7 +70,6 @@ impl Follower {
         load: &mut Load,
         draft: &mut Draft,
         on_unseen: OnUnseen,
-        priority: Priority,
     ) -> Appended {
         let Some(life) = self.writer() else { return Appended::Failed };
         let time = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
@@ -94,7 +91,7 @@ impl Follower {
             if unseen && on_unseen == OnUnseen::Return {
                 return Appended::Unseen;
             }
-            let room = self.log.has_room(host, &self.keys, position, priority);
+            let room = self.log.has_room(host, &self.keys, position);
             match self.counted(room) {
                 Some(true) => {}
                 Some(false) => return Appended::Full,

@@ -61,6 +61,11 @@ impl Checkpointer {
 
     /// Writes the next shard. `false` where somebody else is writing it.
     fn write(&mut self, host: &impl SharedData, keys: &Keys, replica: &Replica) -> HostResult<bool> {
+        if replica.missing().contains(&self.next) {
+            // Nobody has it, so there is nothing that the ring would have to keep for it.
+            self.passed(replica.position());
+            return Ok(true);
+        }
         let key = keys.shard(self.next);
         let there = host.shared_get(&key)?;
         let expect = there.as_ref().map_or(Expect::Absent, |there| Expect::Version(there.cas));
@@ -71,10 +76,15 @@ impl Checkpointer {
                 Write::Conflict => return Ok(false),
             }
         }
-        if let (Some(known), Some(contains)) = (self.positions.get_mut(self.next), contains) {
-            *known = contains.max(*known);
+        self.passed(contains.unwrap_or(0));
+        Ok(true)
+    }
+
+    /// The next shard contains this position, at least.
+    fn passed(&mut self, position: u64) {
+        if let Some(known) = self.positions.get_mut(self.next) {
+            *known = position.max(*known);
         }
         self.next = (self.next + 1) % self.positions.len().max(1);
-        Ok(true)
     }
 }

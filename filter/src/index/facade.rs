@@ -10,7 +10,6 @@ use super::checkpoint::Checkpointer;
 use super::follower::{Follower, Standing};
 use super::housekeeping::Housekeeping;
 use super::lease::Lease;
-use super::log::Priority;
 use super::{
     BlockHash, Delta, Depths, IndexCounts, IndexSettings, MAX_POD_ID, MAX_SLOTS, PodRef, PodSet, Replica,
     Slot,
@@ -20,6 +19,9 @@ use super::{
 const FRESH: Duration = Duration::from_millis(10);
 /// Entries that a tick applies.
 const TICK_ENTRIES: usize = 4096;
+
+/// No life has this number.
+const NOBODY: u64 = 0;
 
 /// The replicated index of one VM: which pods hold which blocks, and how much each has to do.
 ///
@@ -152,17 +154,7 @@ impl Index {
     /// 8 KiB. With [`OnUnseen::Return`] nothing is appended if others were first: decide once more, then call it with
     /// [`OnUnseen::Go`].
     pub fn append(&mut self, host: &impl Host, deltas: &[Delta], on_unseen: OnUnseen) -> Appended {
-        self.append_with(host, deltas, on_unseen, Priority::Ordinary)
-    }
-
-    fn append_with(
-        &mut self,
-        host: &impl Host,
-        deltas: &[Delta],
-        on_unseen: OnUnseen,
-        priority: Priority,
-    ) -> Appended {
-        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen, priority);
+        let appended = self.follower.append(host, &mut self.load, deltas, on_unseen);
         self.recount();
         appended
     }
@@ -210,11 +202,13 @@ impl Index {
 
     /// Reads the ledgers of all VMs. Says whether all could be read.
     fn refresh(&mut self, host: &impl Host) -> bool {
-        let Some(life) = self.life() else { return false };
+        let life = self.life().unwrap_or(NOBODY);
         self.refreshed = Some(host.now());
-        self.counted = self.replica().roster().version();
         let Follower { keys, replica, .. } = &self.follower;
         let refreshed = self.load.refresh(host, keys, life, replica.roster());
+        if refreshed.is_ok() {
+            self.counted = replica.roster().version();
+        }
         self.follower.counted(refreshed).is_some()
     }
 
@@ -233,11 +227,9 @@ impl Index {
 
     fn recount(&mut self) {
         let version = self.replica().roster().version();
-        if self.counted != version
-            && let Some(life) = self.life()
-        {
+        if self.counted != version {
             self.counted = version;
-            self.load.recount(life, self.follower.replica.roster());
+            self.load.recount(self.life().unwrap_or(NOBODY), self.follower.replica.roster());
         }
     }
 
@@ -246,23 +238,23 @@ impl Index {
         let lost = self.replica().missing().iter().filter_map(|shard| u8::try_from(*shard).ok());
         let deltas: Vec<_> = lost.map(|shard| Delta::Lost { shard }).collect();
         if !deltas.is_empty() && self.follower.is_caught_up() {
-            let _ = self.append_with(host, &deltas, OnUnseen::Go, Priority::Mending);
+            let _ = self.append(host, &deltas, OnUnseen::Go);
         }
     }
 
     /// Only who knows everything may keep house; a holder that doesn't lets the lease go.
+    ///
+    /// Everything but what is lost is enough: where the ring is full, only a checkpoint makes room to say so.
     fn hold_lease(&mut self, host: &impl Host) {
-        let (Some(life), Standing::Exact) = (self.life(), self.standing()) else {
+        let (Some(life), true) = (self.life(), self.follower.knows_what_is_left()) else {
             self.stop_housekeeping();
             return;
         };
         let held = self.lease.tick(host, &self.follower.keys, life);
         match self.follower.counted(held) {
-            Some(true) if self.housekeeping.is_none() => {
-                self.housekeeping = Some(Housekeeping::default());
-                self.follower.replica.begin_aging();
+            Some(true) => {
+                self.housekeeping.get_or_insert_default();
             }
-            Some(true) => {}
             _ => self.stop_housekeeping(),
         }
     }
@@ -273,7 +265,23 @@ impl Index {
     }
 
     fn keep_house(&mut self, host: &impl Host, ledgers_are_known: bool) {
+        if self.replica().is_whole() {
+            self.decide(host, ledgers_are_known);
+        }
+        // An append may have met a log that went on by more than a lap.
+        if self.follower.knows_what_is_left() {
+            let most = (self.settings.shards / 8).max(1);
+            let Follower { keys, log, replica, .. } = &mut self.follower;
+            let written = self.checkpointer.run(host, keys, log, replica, most);
+            let written = self.follower.counted(written).unwrap_or(0);
+            self.follower.counts.shards_written += written as u64;
+        }
+    }
+
+    /// Appends what is due: removals, pods that leave, the clock.
+    fn decide(&mut self, host: &impl Host, ledgers_are_known: bool) {
         let wall = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
+        self.follower.replica.begin_aging();
         let mut deltas = Housekeeping::blocks(&mut self.follower.replica, &self.settings);
         let aged: usize = deltas.iter().map(|delta| delta.hashes().len()).sum();
         let in_use = self.life().map(|life| self.load.in_use(life).union(&self.own_slots()));
@@ -285,13 +293,6 @@ impl Index {
             && self.append(host, &deltas, OnUnseen::Go) == Appended::Done
         {
             self.follower.counts.aged += aged as u64;
-        }
-        let most = (self.settings.shards / 8).max(1);
-        let Follower { keys, log, replica, .. } = &mut self.follower;
-        if self.housekeeping.is_some() && replica.is_whole() {
-            let written = self.checkpointer.run(host, keys, log, replica, most);
-            let written = self.follower.counted(written).unwrap_or(0);
-            self.follower.counts.shards_written += written as u64;
         }
     }
 }

@@ -108,6 +108,11 @@ impl Follower {
         self.caught_up
     }
 
+    /// Whether the replica knows everything that any VM still can: all but the shards that are missing, if any.
+    pub(crate) fn knows_what_is_left(&self) -> bool {
+        matches!(self.phase, Phase::Following) && self.caught_up && self.replica.is_whole_but_for_missing()
+    }
+
     /// Counts a failed hostcall.
     pub(crate) fn counted<T>(&mut self, result: HostResult<T>) -> Option<T> {
         self.counts.host_errors += u64::from(result.is_err());

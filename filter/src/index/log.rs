@@ -27,15 +27,6 @@ pub(crate) enum Found {
     Gone,
 }
 
-/// Whether an entry may use the last places of a ring that is nearly full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Priority {
-    /// Waits, or is left out, until the checkpoint got on.
-    Ordinary,
-    /// Without it no VM may ever be able to write a checkpoint again.
-    Mending,
-}
-
 /// The log, as one VM sees it.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -98,20 +89,8 @@ impl Log {
 
     /// Whether the entry that would be overwritten at this position is in every shard of the checkpoint. A hostcall
     /// only where the floor that is known says no.
-    ///
-    /// The last eighth of the ring is kept for entries without which no room might ever be made again.
-    pub(crate) fn has_room(
-        &mut self,
-        host: &impl SharedData,
-        keys: &Keys,
-        seq: u64,
-        priority: Priority,
-    ) -> HostResult<bool> {
-        let usable = match priority {
-            Priority::Mending => self.ring,
-            Priority::Ordinary => self.ring.saturating_sub((self.ring / 8).max(4)),
-        };
-        let free = |floor: u64| seq < floor.saturating_add(usable);
+    pub(crate) fn has_room(&mut self, host: &impl SharedData, keys: &Keys, seq: u64) -> HostResult<bool> {
+        let free = |floor: u64| seq < floor.saturating_add(self.ring);
         if !free(self.floor) {
             self.floor = self.floor.max(read_floor(host, keys)?.unwrap_or(0));
         }
@@ -151,4 +130,78 @@ fn parse_floor(bytes: &[u8]) -> Option<u64> {
 /// The floor: `None` where no checkpoint was ever finished.
 pub(crate) fn read_floor(host: &impl SharedData, keys: &Keys) -> HostResult<Option<u64>> {
     Ok(host.shared_get(&keys.floor())?.map(|there| parse_floor(&there.value).unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeShared;
+
+    const RING: u64 = 8;
+
+    fn entry(seq: u64) -> Vec<u8> {
+        entry::drafts(&[]).remove(0).stamp(seq, 1, 2).to_vec()
+    }
+
+    /// What a reader at position 20 sees where `value` is in its place.
+    fn at_20(value: Option<&[u8]>, floor: u64) -> Found {
+        let (shared, keys, mut log) = (FakeShared::default(), Keys::new(1), Log::new(RING));
+        log.raise_floor(&shared, &keys, floor).unwrap();
+        if let Some(value) = value {
+            let _ = shared.shared_set(&keys.log(20 % RING), value, Expect::Anything);
+        }
+        Log::new(RING).look(&shared, &keys, 20).unwrap()
+    }
+
+    #[test]
+    fn a_place_is_what_it_holds() {
+        assert!(matches!(at_20(Some(&entry(20)), 13), Found::Entry(Entry { seq: 20, .. })));
+        assert!(matches!(at_20(Some(&entry(12)), 13), Found::End(Expect::Version(_))));
+        assert!(matches!(at_20(Some(&entry(28)), 21), Found::Gone), "lapped");
+        assert!(matches!(at_20(Some(&entry(4)), 13), Found::Gone), "never written");
+        assert!(matches!(at_20(None, 13), Found::Gone), "never written");
+        assert!(matches!(at_20(Some(&entry(21)), 13), Found::Unreadable), "at another's place");
+        assert!(matches!(at_20(Some(b"garbage"), 20), Found::Unreadable));
+        assert!(matches!(at_20(Some(b""), 20), Found::Unreadable));
+        assert!(matches!(at_20(Some(b"garbage"), 21), Found::Gone), "perhaps from a later lap");
+    }
+
+    #[test]
+    fn an_entry_with_deltas_that_make_no_sense_is_passed_once_and_overwritten_later() {
+        let malformed = |seq: u64| {
+            let mut bytes = wire::begin(0);
+            bytes.put_u8(entry::FORMAT);
+            bytes.put_u64(seq);
+            wire::seal(&mut bytes);
+            bytes
+        };
+        assert!(matches!(at_20(Some(&malformed(20)), 13), Found::Unreadable));
+        assert!(matches!(at_20(Some(&malformed(12)), 13), Found::End(Expect::Version(_))));
+        assert!(matches!(at_20(Some(&malformed(28)), 13), Found::Gone));
+    }
+
+    #[test]
+    fn the_first_lap_ends_at_an_absent_key() {
+        let (shared, keys, mut log) = (FakeShared::default(), Keys::new(1), Log::new(RING));
+        assert!(matches!(log.look(&shared, &keys, 7), Ok(Found::End(Expect::Absent))));
+        assert!(matches!(log.look(&shared, &keys, 8), Ok(Found::Gone)));
+    }
+
+    #[test]
+    fn there_is_room_up_to_a_lap_above_the_floor() {
+        let (shared, keys, mut log) = (FakeShared::default(), Keys::new(1), Log::new(RING));
+        assert_eq!((log.has_room(&shared, &keys, 7), log.has_room(&shared, &keys, 8)), (Ok(true), Ok(false)));
+        log.raise_floor(&shared, &keys, 5).unwrap();
+        log.raise_floor(&shared, &keys, 3).unwrap();
+        let mut other = Log::new(RING);
+        assert_eq!(
+            (other.has_room(&shared, &keys, 12), other.has_room(&shared, &keys, 13)),
+            (Ok(true), Ok(false))
+        );
+        assert_eq!(other.room(12), 1);
+        let _ = shared.shared_set(&keys.floor(), b"garbage", Expect::Anything);
+        assert_eq!(other.has_room(&shared, &keys, 13), Ok(false), "what is known still holds");
+        log.raise_floor(&shared, &keys, 6).unwrap();
+        assert_eq!(other.has_room(&shared, &keys, 13), Ok(true));
+    }
 }

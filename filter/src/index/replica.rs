@@ -118,6 +118,12 @@ impl Replica {
         self.ahead.is_empty() && self.missing.is_empty()
     }
 
+    /// Whether every shard that could be read is at the replica's position.
+    #[must_use]
+    pub fn is_whole_but_for_missing(&self) -> bool {
+        self.ahead.is_empty()
+    }
+
     /// Shards whose checkpoint could not be read and that nobody has declared lost yet.
     #[must_use]
     pub fn missing(&self) -> &[usize] {
