@@ -1,7 +1,7 @@
 //! What Warmpath asks of its host, as one trait, so that every line of logic runs natively in tests.
 //!
 //! Two implementations exist: `abi::EnvoyHost` over proxy-wasm hostcalls, and [`fake::FakeHost`] in memory. Both
-//! obey the same rules, most of them Envoy's (see `tests/` for the suite that holds them to it):
+//! obey the same rules, most of them Envoy's, and are held to them by one suite (`contract`):
 //!
 //! * Shared data is process-wide and is never freed: use a fixed set of keys.
 //! * A call may fail at any time. Nothing here panics; every status other than success is a [`HostError`].

@@ -1,5 +1,5 @@
-//! A VM that traps, and what is left of what it knew and counted. `tests/run.sh` builds a module for it that traps at
-//! the request header `x-test-trap`.
+//! What needs a module built for tests (`tests/run.sh` makes it): a VM that traps, and what is left of what it knew and
+//! counted; and the contract of shared data, held by Envoy itself.
 
 use serde_json::json;
 use std::path::PathBuf;
@@ -59,4 +59,14 @@ fn requests_of_a_vm_that_trapped_do_not_count_for_ever() {
         let _ = Request::get("/health").try_send(&envoy);
         envoy.stat("wasmcustom.warmpath.in_flight") == 0
     });
+}
+
+#[test]
+fn shared_data_keeps_the_contract_that_the_fake_keeps() {
+    let pods = Pods::start(1, &[]);
+    let envoy = start(&pods);
+    for n in 0..8 {
+        let answer = Request::get("/").header("x-test-contract", format!("contract-{n}")).send(&envoy);
+        assert_eq!((answer.status, answer.text().as_str()), (200, "holds"));
+    }
 }

@@ -3,6 +3,8 @@
 
 mod contexts;
 mod hostcalls;
+#[cfg(feature = "test-trap")]
+mod tests;
 
 pub use hostcalls::EnvoyHost;
 
