@@ -371,10 +371,11 @@ mod tests {
                 (index, 1..3) if n > 0 => Some(index.index(n)),
                 _ => n.checked_sub(1),
             };
-            let name = |n: usize| (n as u64 + 1).wrapping_mul(0x1234_5678_9ABC_DEF1);
+            let names: Vec<BlockHash> = (0..).filter(|&hash| Table::shard_of(hash) % 64 == 3).take(40).collect();
+            let name = |n: usize| names[n];
             let other = Slot::new(4).unwrap();
-            // One block a shard, so that stores are refused, too.
-            let mut replica = Replica { table: Table::new(256), aging: Aging::new() };
+            // Four shards that do not take all, so that blocks are refused in the middle of a chain, too.
+            let mut replica = Replica { table: Table::new(256 * 8), aging: Aging::new() };
             for (op, time) in ops.into_iter().zip(1..) {
                 match op {
                     Op::Store { pod, to, count } => {

@@ -49,7 +49,8 @@ impl Table {
     /// Writes to `out` how many leading blocks of `chain` each pod of `among` holds.
     ///
     /// `chain` is a path: each hash stands for its block and everything before it. The answer is exactly that of
-    /// walking the chain block by block and stopping, for each pod, at the first block that it does not hold.
+    /// walking the chain block by block and stopping, for each pod, at the first block that it does not hold. (A block
+    /// recorded at another depth than it has in the chain counts as not held.)
     ///
     /// Pods only get fewer along a chain, so wherever they are the same at both ends of a span they are so in between.
     /// The other spans are split until they are between neighbours; all of them together, level by level, so that the
@@ -79,20 +80,23 @@ impl Table {
             for &(mut span) in spans.iter() {
                 let mut differs = true;
                 for &(count, hash) in splits.by_ref().take(span.splits(affordable) as usize) {
+                    if count >= span.high {
+                        continue;
+                    }
                     let pods = self.trees.find(hash).pods;
                     let (is_low, is_high) = (pods == span.at_low, pods == span.at_high);
                     let lower = Span { high: count, at_high: pods, ..span };
                     let upper = Span { low: count, at_low: pods, ..span };
-                    if count < span.high && is_low != is_high {
+                    if is_low != is_high {
                         // Mostly so. Which of the two cannot be predicted, so no branch should depend on it.
                         span = if is_low { upper } else { lower };
-                    } else if count < span.high {
-                        if self.differs(&lower, among) {
-                            self.keep(lower, among, parts, steps);
-                        }
-                        span = upper;
-                        differs = self.differs(&upper, among);
+                        continue;
                     }
+                    if self.differs(&lower, among) {
+                        self.keep(lower, among, parts, steps);
+                    }
+                    span = upper;
+                    differs = self.differs(&upper, among);
                 }
                 if differs {
                     self.keep(span, among, parts, steps);

@@ -129,15 +129,28 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Several blocks side by side, as they share sets.
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        /// Several blocks side by side, as they share sets; now and then one begins anew with many pods at once.
         #[test]
-        fn agree_with_maps(ops in prop::collection::vec((0..4usize, 0..9u16, prop::option::of(any::<bool>())), 0..120)) {
+        fn agree_with_maps(
+            ops in prop::collection::vec((0..4usize, 0..9u16, prop::option::of(any::<bool>()), 0..1024u16), 0..120),
+        ) {
+            // Both ends of the range of slots.
+            let slot_of = |n: u16| Slot::new(if n < 5 { n } else { 511 - n }).unwrap();
             let mut sets = Sets::new();
             let mut blocks = [Pods::NOBODY; 4];
             let mut references: [BTreeMap<Slot, bool>; 4] = Default::default();
-            for (n, slot, state) in ops {
-                // Both ends of the range of slots.
-                let slot = Slot::new(if slot < 5 { slot } else { 511 - slot }).unwrap();
+            for (n, slot, state, anew) in ops {
+                let slot = slot_of(slot);
+                if anew < 256 {
+                    for slot in std::mem::take(&mut references[n]).into_keys() {
+                        blocks[n].set(slot, None, &mut sets);
+                    }
+                    references[n] = (0..8).filter(|bit| anew >> bit & 1 != 0).map(|bit| (slot_of(bit), bit % 2 == 0)).collect();
+                    let mut pair = Pair::default();
+                    references[n].iter().for_each(|(&slot, &visible)| pair.set(slot, Some(visible)));
+                    blocks[n] = Pods::new(&pair, &mut sets);
+                }
                 blocks[n].set(slot, state, &mut sets);
                 match state {
                     Some(visible) => { references[n].insert(slot, visible); }

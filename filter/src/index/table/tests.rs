@@ -385,3 +385,19 @@ fn removing_and_storing_under_a_crowd_stays_local() {
     let expected = [(3, [crowd].into_iter().collect()), (2, [pod].into_iter().collect())];
     assert_eq!(depths.steps, expected);
 }
+
+#[test]
+fn a_block_at_another_depth_than_its_parent_says_is_not_visible() {
+    let pod = Slot::new(0).unwrap();
+    let one: PodSet = [pod].into_iter().collect();
+    let mut depths = Depths::default();
+    // The parent is known before its child, then after it.
+    for order in [[(None, 0, 1), (Some(1), 5, 2)], [(Some(1), 5, 2), (None, 0, 1)]] {
+        let mut table = Table::new(1000);
+        for (parent, depth, hash) in order {
+            assert_eq!(table.store(pod, parent, depth, &[hash], 0).added, 1);
+        }
+        table.depths(&[1, 2], &one, &mut depths);
+        assert_eq!(depths.steps, [(1, one)]);
+    }
+}
