@@ -213,7 +213,8 @@ fn a_shard_that_nobody_can_read_is_dropped_by_all() {
     let settings = small();
     let keys = Keys::new(settings.clone().bounded().identity());
     let mut one = Vm::new(&shared, &settings);
-    let chains: Vec<Vec<BlockHash>> = (0..60).map(|root| vec![root * 0x9E37_79B9_7F4A_7C15]).collect();
+    let chains: Vec<Vec<BlockHash>> =
+        (0..60_u64).map(|root| vec![root.wrapping_mul(0x9E37_79B9_7F4A_7C15_u64)]).collect();
     for chain in &chains {
         one.tick();
         one.store("pod-a", chain);
