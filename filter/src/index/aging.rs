@@ -375,7 +375,7 @@ mod tests {
             let name = |n: usize| names[n];
             let other = Slot::new(4).unwrap();
             // Four shards that do not take all, so that blocks are refused in the middle of a chain, too.
-            let mut replica = Replica { table: Table::new(256 * 8), aging: Aging::new() };
+            let mut replica = Replica { table: Table::new(256 * 5), aging: Aging::new() };
             for (op, time) in ops.into_iter().zip(1..) {
                 match op {
                     Op::Store { pod, to, count } => {
