@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::super::PodSet;
 
 /// Names a block and everything before it in its chain.
-pub type BlockHash = u64;
+pub use crate::blocks::BlockHash;
 
 /// How many shards a table has. A block's shard follows from its hash alone.
 pub const SHARDS: usize = 256;
