@@ -2,7 +2,6 @@
 
 use crate::blocks;
 use crate::config::{self, Router, Settings};
-
 use crate::fleet::Fleet;
 use crate::guard::Guard;
 use crate::host::{Host, Level};
@@ -131,6 +130,13 @@ impl Plugin {
         self.router.pods().iter().position(|pod| pod.target.as_bytes() == target)
     }
 
+    /// Adds one to a metric, where the fleet is not in use at this moment.
+    pub fn count(&self, host: &impl Host, metric: Metric) {
+        if let Ok(fleet) = self.fleet.try_borrow() {
+            fleet.metrics.add(host, metric, 1);
+        }
+    }
+
     fn place(&self, index: &Index) {
         let Ok(mut places) = self.places.try_borrow_mut() else { return };
         let version = index.replica().roster().version();
@@ -174,16 +180,6 @@ impl Residency for Located<'_> {
             let positions =
                 slots.iter().filter_map(|slot| places.positions.get(slot.index()).copied().flatten());
             out.push(*depth, positions.collect::<Positions>());
-        }
-    }
-}
-
-/// Counts one of whatever a stream met.
-impl Plugin {
-    /// Adds to a metric, where the fleet is not in use at this moment.
-    pub fn count(&self, host: &impl Host, metric: Metric) {
-        if let Ok(fleet) = self.fleet.try_borrow() {
-            fleet.metrics.add(host, metric, 1);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::thread;
 use warmpath_tests::{Envoy, Pods, Request, Response, wait_until};
@@ -278,5 +279,37 @@ fn without_the_flag_requests_are_sent_on_and_the_cure_is_named() {
         envoy.log().contains("allow_on_headers_stop_iteration: true")
     });
     assert_eq!(envoy.stat("wasmcustom.warmpath.step_down_unheld"), 5);
+    assert_nothing_in_flight(&envoy);
+}
+
+#[test]
+fn pods_that_are_clusters_of_their_own_are_reached_by_cluster_header() {
+    let pods = Pods::start(3, &[]);
+    let cluster = |(n, address): (usize, &SocketAddr)| {
+        let socket = json!({"address": address.ip().to_string(), "port_value": address.port()});
+        let endpoints = json!([{"lb_endpoints": [{"endpoint": {"address": {"socket_address": socket}}}]}]);
+        let name = format!("engine-{n}");
+        json!({"name": name, "load_assignment": {"cluster_name": name, "endpoints": endpoints}})
+    };
+    let clusters: Vec<_> = pods.addresses().iter().enumerate().map(cluster).collect();
+    let named: Value = clusters.iter().map(|cluster| json!({"cluster": cluster["name"]})).collect();
+    let route = json!({"cluster_header": "x-gateway-destination-endpoint", "timeout": "0s"});
+    let envoy = Envoy::builder()
+        .pods(&pods)
+        .edit("/static_resources/clusters", json!(clusters))
+        .hcm("/route_config/virtual_hosts/0/routes/0/route", route)
+        .plugin("/pods", named)
+        .plugin("/routing", json!({"by": "cluster"}))
+        .start();
+    let mut used = BTreeSet::new();
+    for conversation in 0..12 {
+        let mut messages = vec![message("user", &words(conversation, 100))];
+        let home = pod(&chat(&messages).send(&envoy));
+        messages.push(message("user", &words(conversation + 50, 60)));
+        assert_eq!(pod(&chat(&messages).send(&envoy)), home, "the next turn stays");
+        used.insert(home);
+    }
+    assert!(used.len() > 1, "{used:?}");
+    assert_eq!(envoy.stat("wasmcustom.warmpath.moved"), 0);
     assert_nothing_in_flight(&envoy);
 }

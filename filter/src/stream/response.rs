@@ -1,11 +1,12 @@
 //! The second half of a stream: who answered, whether what was recorded of it holds, and its end.
 
 use super::Stream;
+use crate::config::Routing;
 use crate::fleet::Fleet;
 use crate::host::{Headers, Host};
 use crate::index::{Depths, OnUnseen, PodRef};
 use crate::metrics::Metric;
-use crate::workflow::{Record, Sent, recorded, withdrawn};
+use crate::workflow::{Record, Sent, recorded, session, withdrawn};
 
 /// What Envoy says of a response that came from upstream, whatever its status.
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
@@ -22,8 +23,7 @@ impl Stream {
         let succeeded = status.is_some_and(|status| status.starts_with(b"2"));
         let from_pod = succeeded
             || host.property(&["response", "code_details"]).ok().flatten().as_deref() == Some(VIA_UPSTREAM);
-        let served = host.property(&["upstream", "address"]).ok().flatten();
-        let served = served.and_then(|address| self.plugin.position_of(&address));
+        let served = self.served(host, sent);
 
         let plugin = self.plugin.clone();
         let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return };
@@ -42,6 +42,18 @@ impl Stream {
             // It is in the pod's cache from now on: nothing is left to take back.
             true => self.slots.chain = Vec::new(),
             false => self.withdraw(host, &mut fleet),
+        }
+    }
+
+    /// The pod that Envoy sent the request to last; `None` where it came to none of ours.
+    fn served(&self, host: &impl Host, sent: Sent) -> Option<usize> {
+        match self.plugin.router.settings().routing {
+            // Retries go to the address of the list that is next.
+            Routing::Address { .. } => {
+                self.plugin.position_of(&host.property(&["upstream", "address"]).ok().flatten()?)
+            }
+            // They stay in the pod's own cluster.
+            Routing::Cluster { .. } => Some(sent.decision.pod),
         }
     }
 
@@ -72,6 +84,11 @@ impl Stream {
             fleet.index.started(pod);
         }
         let record = pod.filter(|_| sent.record.is_some()).and_then(|pod| self.record_at(host, fleet, pod));
+        if let (Some(pod), Some(name)) = (pod, sent.session) {
+            let before: Vec<_> = sent.pod.into_iter().collect();
+            let deltas = session(fleet.index.replica(), pod, false, &before, name);
+            let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
+        }
         let mut decision = sent.decision;
         decision.pod = served;
         self.sent = Some(Sent { decision, pod, record, ..sent });

@@ -125,6 +125,52 @@ fn a_retry_moves_the_request_with_its_blocks_and_counts() {
 }
 
 #[test]
+fn a_retry_moves_the_session() {
+    let stand = stand(r#", "profile": "sticky-session""#);
+    let session = |stand: &Stand| {
+        stand.request("GET", "/v1/models", &[("x-session-id", "s")]);
+        let stream = stand.stream();
+        assert_eq!(Stream::on_request_headers(&stream, &stand.host, true), Flow::Continue);
+        (stream, stand.named())
+    };
+    let (stream, named) = session(&stand);
+    let (first, second) = named.split_once(',').unwrap();
+    stand.answer(&stream, "200", second, "via_upstream");
+    for _ in 0..100 {
+        stand.plugin.tick(&stand.host);
+    }
+    let (_, later) = session(&stand);
+    assert!(later.starts_with(second), "not back to {first}, long after it failed: {later}");
+}
+
+#[test]
+fn a_pod_that_is_reached_by_its_own_cluster_is_passed_over_when_it_fails() {
+    let host = FakeHost::new(&FakeShared::default());
+    host.state.borrow_mut().configuration = br#"{"pods": [{"cluster": "a"}, {"cluster": "b"}],
+        "routing": {"by": "cluster"}, "profile": "least-requests"}"#
+        .to_vec();
+    let plugin = Vm::default().configure(&host, 1).unwrap();
+    let header = plugin.router.settings().routing.header().to_owned();
+    let stand = Stand { host, plugin };
+    let named = || {
+        stand.request("GET", "/v1/models", &[]);
+        let stream = stand.stream();
+        assert_eq!(Stream::on_request_headers(&stream, &stand.host, true), Flow::Continue);
+        let named = stand.host.state.borrow().request.get(&header).cloned().unwrap();
+        (stream, String::from_utf8(named).unwrap())
+    };
+    let (stream, failed) = named();
+    stand.answer(&stream, "503", "10.0.0.9:80", "upstream_reset_before_response_started");
+    stream.borrow_mut().on_log(&stand.host);
+    for _ in 0..20 {
+        let (stream, next) = named();
+        assert_ne!(next, failed);
+        stand.answer(&stream, "200", "10.0.0.8:80", "via_upstream");
+        stream.borrow_mut().on_log(&stand.host);
+    }
+}
+
+#[test]
 fn what_is_no_inference_is_never_held() {
     let stand = stand("");
     for (method, path, headers) in [

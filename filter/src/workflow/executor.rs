@@ -4,7 +4,7 @@ use super::plan::{Known, Workflow};
 use super::record::{self, Record};
 use crate::fleet::Fleet;
 use crate::host::{Headers, Host};
-use crate::index::{Appended, Delta, OnUnseen, PodRef, Standing};
+use crate::index::{Appended, BlockHash, Delta, OnUnseen, PodRef, Standing};
 use crate::metrics::Metric;
 use crate::pipeline::{Decision, Profile, Refused, SlotId, Slots};
 use crate::plugin::{Located, Plugin};
@@ -18,6 +18,8 @@ pub struct Sent {
     pub pod: Option<PodRef>,
     /// What was recorded of the request's blocks, if anything was.
     pub record: Option<Record>,
+    /// The session, where the index was told that the pod serves it.
+    pub session: Option<BlockHash>,
     /// Whether the prompt took part in the decision.
     pub by_prefix: bool,
 }
@@ -62,11 +64,10 @@ impl<H: Host> Executor<'_, H> {
                 Err(refused) => return Outcome::Refused(refused),
             };
             let pod = self.plugin.slot_of(decision.pod);
-            let mut sent = Sent { decision, pod, record: None, by_prefix: by_prefix && ready };
+            let mut sent = Sent { decision, pod, record: None, session: None, by_prefix: by_prefix && ready };
             let (Some(pod), true) = (pod, ready) else { break sent };
-            let (deltas, record) = self.deltas(fleet, profile, slots, &decision, pod);
+            let deltas = self.deltas(fleet, profile, slots, pod, &mut sent);
             if deltas.is_empty() {
-                sent.record = record;
                 break sent;
             }
             match fleet.index.append(self.host, &deltas, on_unseen) {
@@ -75,11 +76,8 @@ impl<H: Host> Executor<'_, H> {
                     on_unseen = OnUnseen::Go;
                     fleet.metrics.add(self.host, Metric::DecidedAgain, 1);
                 }
-                Appended::Done => {
-                    sent.record = record;
-                    break sent;
-                }
-                Appended::Full | Appended::Failed => break sent,
+                // A long chain that failed may be there in part: it is taken back like one that is there whole.
+                Appended::Done | Appended::Full | Appended::Failed => break sent,
             }
         };
         self.send(fleet, sent)
@@ -99,28 +97,31 @@ impl<H: Host> Executor<'_, H> {
         decision
     }
 
+    /// What the log is to be told, noting in `sent` what may have to be taken back.
     fn deltas(
         &self,
         fleet: &Fleet,
         profile: &Profile,
         slots: &Slots,
-        decision: &Decision,
         pod: PodRef,
-    ) -> (Vec<Delta>, Option<Record>) {
+        sent: &mut Sent,
+    ) -> Vec<Delta> {
         let replica = fleet.index.replica();
-        let (mut deltas, mut record) = (Vec::new(), None);
+        let decision = &sent.decision;
+        let mut deltas = Vec::new();
         if profile.reads(SlotId::Residency) && !slots.chain.is_empty() {
             let matched = decision.matched as usize;
             deltas = record::recorded(replica, pod, &slots.chain, matched);
-            record = Some(Record { pod, matched });
+            sent.record = Some(Record { pod, matched });
         }
         if let (true, Some(session)) = (profile.reads(SlotId::SessionResidency), slots.session) {
             let others = slots.session_pods.iter().filter(|position| *position != decision.pod);
             let others: Vec<_> = others.filter_map(|position| self.plugin.slot_of(position)).collect();
             let here = slots.session_pods.contains(decision.pod);
             deltas.extend(record::session(replica, pod, here, &others, session));
+            sent.session = Some(session);
         }
-        (deltas, record)
+        deltas
     }
 
     fn send(&self, fleet: &mut Fleet, sent: Sent) -> Outcome {

@@ -13,4 +13,4 @@ mod record;
 
 pub use executor::{Executor, Outcome, Sent};
 pub use plan::{Known, Selector, Workflow};
-pub use record::{Record, recorded, withdrawn};
+pub use record::{Record, recorded, session, withdrawn};
