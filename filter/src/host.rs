@@ -5,7 +5,7 @@
 //!
 //! * Shared data is process-wide and is never freed: use a fixed set of keys.
 //! * A call may fail at any time. Nothing here panics; every status other than success is a [`HostError`].
-//! * Only what has bounds is asked for: bodies are read with a limit, headers by name.
+//! * Only what has bounds is asked for: bodies are read with a limit, and Envoy bounds headers.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -15,6 +15,9 @@ use std::time::Duration;
 pub mod contract;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod fake;
+mod headers;
+
+pub use headers::HeaderMap;
 
 /// A hostcall that did not succeed: which one, and the proxy-wasm status it answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +140,8 @@ pub trait Host: SharedData {
     /// Writes filter state `wasm.<name>`, which access logs can show.
     fn set_filter_state(&self, name: &str, value: &[u8]) -> HostResult<()>;
 
+    /// Reads all headers of the current stream. Envoy answers with none where they are more than 1024, or over 1 MiB.
+    fn headers(&self, map: Headers) -> HostResult<HeaderMap>;
     /// Reads a header of the current stream; several values arrive joined by commas. Bytes need not be UTF-8.
     fn header(&self, map: Headers, name: &str) -> HostResult<Option<Vec<u8>>>;
     /// Replaces a header, or adds it.

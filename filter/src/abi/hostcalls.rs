@@ -20,6 +20,7 @@ unsafe extern "C" {
         value: *mut *mut u8,
         value_len: *mut usize,
     ) -> u32;
+    fn proxy_get_header_map_pairs(map: u32, value: *mut *mut u8, value_len: *mut usize) -> u32;
     fn proxy_get_header_map_value(
         map: u32,
         name: *const u8,
@@ -116,22 +117,6 @@ fn map_type(map: Headers) -> u32 {
     }
 }
 
-/// The wire form of header pairs: count, the sizes of all names and values, then each of them ended by a zero byte.
-fn serialize_pairs(pairs: &[(&str, &str)]) -> Vec<u8> {
-    let mut bytes = (pairs.len() as u32).to_le_bytes().to_vec();
-    for (name, value) in pairs {
-        bytes.extend((name.len() as u32).to_le_bytes());
-        bytes.extend((value.len() as u32).to_le_bytes());
-    }
-    for (name, value) in pairs {
-        bytes.extend(name.as_bytes());
-        bytes.push(0);
-        bytes.extend(value.as_bytes());
-        bytes.push(0);
-    }
-    bytes
-}
-
 impl SharedData for EnvoyHost {
     fn shared_get(&self, key: &str) -> HostResult<Option<Versioned>> {
         let mut cas = 0;
@@ -219,6 +204,13 @@ impl Host for EnvoyHost {
         check("set_property", status)
     }
 
+    fn headers(&self, map: Headers) -> HostResult<HeaderMap> {
+        let wire = receive("get_header_map_pairs", |data, len| unsafe {
+            proxy_get_header_map_pairs(map_type(map), data, len)
+        })?;
+        Ok(HeaderMap::from_wire(wire.unwrap_or_default()))
+    }
+
     fn header(&self, map: Headers, name: &str) -> HostResult<Option<Vec<u8>>> {
         receive("get_header_map_value", |data, len| unsafe {
             proxy_get_header_map_value(map_type(map), name.as_ptr(), name.len(), data, len)
@@ -259,7 +251,8 @@ impl Host for EnvoyHost {
     }
 
     fn respond(&self, status: u32, headers: &[(&str, &str)], body: &[u8], details: &str) -> HostResult<()> {
-        let headers = serialize_pairs(headers);
+        let headers =
+            HeaderMap::to_wire(headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
         let status = unsafe {
             proxy_send_local_response(
                 status,

@@ -231,6 +231,17 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn headers(&self, map: Headers) -> HostResult<HeaderMap> {
+        self.check("headers")?;
+        let state = self.state.borrow();
+        let headers = match map {
+            Headers::Request => &state.request,
+            Headers::Response => &state.response,
+        };
+        let pairs = headers.iter().map(|(name, value)| (name.as_bytes(), value.as_slice()));
+        Ok(HeaderMap::from_wire(HeaderMap::to_wire(pairs)))
+    }
+
     fn header(&self, map: Headers, name: &str) -> HostResult<Option<Vec<u8>>> {
         self.check("header")?;
         let state = self.state.borrow();

@@ -5,12 +5,13 @@
 
 use crate::explain::{self, Explanation};
 use crate::fleet::Fleet;
-use crate::host::{Headers, Host};
+use crate::host::{HeaderMap, Headers, Host};
 use crate::metrics::Metric;
 use crate::pipeline::{Body, Input, Slots};
 use crate::plugin::Plugin;
 use crate::request::{self, Endpoint};
 use crate::workflow::{Executor, Outcome, Sent};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -46,7 +47,8 @@ pub struct Stream {
     id: u32,
     plugin: Rc<Plugin>,
     phase: Phase,
-    path: String,
+    /// The request's, until it is decided.
+    headers: HeaderMap,
     slots: Slots,
     sent: Option<Sent>,
     answered: bool,
@@ -60,7 +62,7 @@ impl Stream {
             id,
             plugin,
             phase: Phase::New,
-            path: String::new(),
+            headers: HeaderMap::default(),
             slots: Slots::default(),
             sent: None,
             answered: false,
@@ -77,19 +79,12 @@ impl Stream {
         for name in std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN) {
             let _ = host.remove_header(Headers::Request, name);
         }
-        stream.path = text(host, ":path").unwrap_or_default();
-        if let Some(name) = &settings.debug_header
-            && matches!(host.header(Headers::Request, name), Ok(Some(_)))
-        {
+        let headers = host.headers(Headers::Request).unwrap_or_default();
+        if settings.debug_header.as_ref().is_some_and(|name| headers.get(name).is_some()) {
             stream.explanation = Some(Explanation::default());
         }
-        let lookup = |name: &str| host.header(Headers::Request, name).ok().flatten();
-        let readable = match Endpoint::of_path(&stream.path) {
-            Some(endpoint) if !end_of_stream && plugin.router.needs_body(&stream.path, &lookup) => {
-                stream.readable(host).then_some(endpoint)
-            }
-            _ => None,
-        };
+        let readable = stream.readable(host, &headers, end_of_stream);
+        stream.headers = headers;
         let Some(endpoint) = readable else { return stream.decide(host, None) };
         let now = plugin.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
         let may_hold =
@@ -102,24 +97,30 @@ impl Stream {
         Flow::Pause
     }
 
-    /// Whether the body can be expected to be JSON of a size that may be read.
-    fn readable(&self, host: &impl Host) -> bool {
-        let json = text(host, "content-type").is_none_or(|kind| kind.to_ascii_lowercase().contains("json"));
-        let plain =
-            text(host, "content-encoding").is_none_or(|coding| coding.eq_ignore_ascii_case("identity"));
-        if text(host, ":method").as_deref() != Some("POST") {
-            return false;
+    /// The endpoint, where the body is to be read and can be expected to be JSON of a size that may be read.
+    fn readable(&self, host: &impl Host, headers: &HeaderMap, end_of_stream: bool) -> Option<Endpoint> {
+        let router = &self.plugin.router;
+        let path = headers.text(":path")?;
+        let endpoint = Endpoint::of_path(&path)?;
+        if end_of_stream
+            || headers.text(":method")? != "POST"
+            || !router.needs_body(&path, &|name| headers.get(name).map(Cow::into_owned))
+        {
+            return None;
         }
+        let json = headers.text("content-type").is_none_or(|kind| kind.to_ascii_lowercase().contains("json"));
+        let plain =
+            headers.text("content-encoding").is_none_or(|coding| coding.eq_ignore_ascii_case("identity"));
         if !json || !plain {
             self.plugin.count(host, Metric::NotJson);
-            return false;
+            return None;
         }
-        let length = text(host, "content-length").and_then(|length| length.parse::<u64>().ok());
-        let fits = length.is_none_or(|length| length <= self.plugin.router.settings().max_body_bytes as u64);
-        if !fits {
+        let length = headers.text("content-length").and_then(|length| length.parse::<u64>().ok());
+        if length.is_some_and(|length| length > router.settings().max_body_bytes as u64) {
             self.plugin.count(host, Metric::TooLarge);
+            return None;
         }
-        fits
+        Some(endpoint)
     }
 
     /// A part of the body arrived; `buffered` bytes are held by now.
@@ -183,9 +184,11 @@ impl Stream {
         let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return Flow::Continue };
         let fleet = &mut *fleet;
         fleet.metrics.add(host, Metric::Requests, 1);
-        let lookup = |name: &str| host.header(Headers::Request, name).ok().flatten();
+        let headers = std::mem::take(&mut self.headers);
+        let lookup = |name: &str| headers.get(name).map(Cow::into_owned);
+        let path = headers.text(":path").unwrap_or_default();
         let model = body.and_then(Body::model);
-        let Some(profile) = plugin.router.select(&self.path, &lookup, model) else {
+        let Some(profile) = plugin.router.select(&path, &lookup, model) else {
             fleet.metrics.add(host, Metric::ByRoundRobin, 1);
             return Flow::Continue;
         };
@@ -214,11 +217,6 @@ impl Stream {
         self.sent = Some(sent);
         Flow::Continue
     }
-}
-
-/// A request header, where it is text.
-fn text(host: &impl Host, name: &str) -> Option<String> {
-    String::from_utf8(host.header(Headers::Request, name).ok().flatten()?).ok()
 }
 
 fn count(host: &impl Host, fleet: &Fleet, sent: &Sent) {
