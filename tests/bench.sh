@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 ./wasm-build.sh --package warmpath-floor --out warmpath-floor.wasm >/dev/null
 ENVOY_BIN=$(envoy/get-envoy.sh)
 export ENVOY_BIN
-exec cargo run --quiet --locked --release -p warmpath-bench -- "$PWD/warmpath-floor.wasm" "$PWD/warmpath.wasm" "${1:-5}"
+exec cargo run --quiet --locked --release -p warmpath-bench -- "$PWD/warmpath-floor.wasm" "$PWD/warmpath.wasm" "${1:-20}"

@@ -1,7 +1,8 @@
 //! Measures, in turn and in one run: Envoy alone, the wasm floor, and Warmpath's profiles, at 1, 40 and 400 KB.
 //!
-//! Envoy has one worker pinned to core 0; load and pods share core 1. CPU is what Envoy's process used. Rounds are
-//! interleaved, so that a machine that slows down slows all of them; the median of the rounds is reported.
+//! Envoy has one worker pinned to core 0; load and pods share core 1. CPU is what all threads of Envoy's process used.
+//! Many short rounds are interleaved, and the lower quartile of each variant is reported: whatever else a machine does
+//! only ever adds.
 
 mod load;
 mod mock;
@@ -17,8 +18,8 @@ use std::time::Duration;
 use warmpath_tests::{Builder, Envoy};
 
 const PODS: usize = 4;
-/// Envoy counts CPU in hundredths of a second.
-const TICK_US: f64 = 10_000.0;
+/// Rounds that are not counted.
+const WARM: usize = 3;
 
 /// One way to route, and what was measured of it.
 struct Variant {
@@ -32,7 +33,7 @@ fn main() {
     let floor = PathBuf::from(args.next().expect("usage: warmpath-bench FLOOR.wasm WARMPATH.wasm [ROUNDS]"));
     let warmpath =
         PathBuf::from(args.next().expect("usage: warmpath-bench FLOOR.wasm WARMPATH.wasm [ROUNDS]"));
-    let rounds: usize = args.next().map_or(5, |text| text.parse().expect("ROUNDS is a number"));
+    let rounds: usize = args.next().map_or(20, |text| text.parse().expect("ROUNDS is a number"));
     pin(std::process::id(), 1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let pods = runtime.block_on(mock::start(PODS)).expect("pods start");
@@ -59,26 +60,26 @@ async fn measure(mut variants: Vec<Variant>, rounds: usize) {
     );
     for kilobytes in [1, 40, 400] {
         let prompts = Rc::new(Prompts::new(kilobytes * 1000));
-        let (alone, many) = if kilobytes < 100 { (300, 3000) } else { (100, 800) };
+        let (alone, many) = if kilobytes < 100 { (100, 1000) } else { (40, 320) };
         let mut p50 = vec![Vec::new(); variants.len()];
         let mut cpu = vec![Vec::new(); variants.len()];
-        for round in 0..=rounds {
+        for round in 0..rounds + WARM {
             for (i, v) in variants.iter_mut().enumerate() {
                 let mut times = v.run(&prompts, alone, 1).await;
                 times.sort_unstable();
-                let before = cpu_ticks(v.envoy.process_id());
+                let before = cpu_used(v.envoy.process_id());
                 v.run(&prompts, many, 16).await;
-                let used = (cpu_ticks(v.envoy.process_id()) - before) as f64 * TICK_US / many as f64;
-                // The first round warms connections, caches and the JIT.
-                if round > 0 {
+                let used = (cpu_used(v.envoy.process_id()) - before).as_secs_f64() * 1e6 / many as f64;
+                // The first rounds warm connections, caches and the JIT.
+                if round >= WARM {
                     p50[i].push(times[times.len() / 2].as_secs_f64() * 1e6);
                     cpu[i].push(used);
                 }
             }
         }
-        let base = median(&mut cpu[1].clone());
+        let base = quartile(&mut cpu[1]);
         for (i, v) in variants.iter().enumerate() {
-            let (p50, cpu) = (median(&mut p50[i]), median(&mut cpu[i]));
+            let (p50, cpu) = (quartile(&mut p50[i]), quartile(&mut cpu[i]));
             println!(
                 "{:<14}{:>5} KB | {:>22.0} | {:>18.0} = {:>4.2} x floor",
                 v.name,
@@ -128,15 +129,18 @@ fn pin(process: u32, core: usize) {
     );
 }
 
-/// CPU that a process has used, in hundredths of a second.
-fn cpu_ticks(process: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Envoy runs");
-    // Fields 14 and 15, counted after the command's name, which may hold spaces.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+/// CPU that a process has used.
+fn cpu_used(process: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("Envoy runs").flatten();
+    // The first number of schedstat: nanoseconds on a CPU.
+    let used = threads.filter_map(|thread| -> Option<u64> {
+        let stat = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        stat.split_whitespace().next()?.parse().ok()
+    });
+    Duration::from_nanos(used.sum())
 }
 
-fn median(values: &mut [f64]) -> f64 {
+fn quartile(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[values.len() / 4]
 }

@@ -1,6 +1,7 @@
 //! The floor of the benchmark: a wasm filter that holds a request for its body, copies the body into the VM, makes
 //! one shared-data get and sets the routing header. Anything that reads a prompt in Envoy costs at least this.
 #![cfg(target_arch = "wasm32")]
+#![allow(missing_docs, reason = "the SDK's macro defines a function")]
 
 use proxy_wasm::hostcalls;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
