@@ -1,7 +1,7 @@
 //! Bytes of a prompt -> chained block hashes.
 //!
-//! The canonical form of a prompt is cut into blocks of one size. The hash of a block covers everything before it,
-//! so two chains are equal up to exactly the last block in which the prompts (and the seeds) are equal:
+//! The canonical form of a prompt is cut into blocks. The hash of a block covers everything before it, so two chains are
+//! equal up to exactly the last block in which the prompts (and the seeds) are equal:
 //!
 //! ```text
 //! h[i] = xxh3_64_with_seed(xxh3_64(block[i]), h[i - 1]),   h[-1] = seed
@@ -11,13 +11,40 @@
 //! 240 bytes, which costs about as much again as a block of 256 bytes itself.
 //!
 //! A last block that isn't full has no hash: it will be another block once the conversation goes on.
+//!
+//! The first 64 blocks have the configured size; after them, it doubles every 32 blocks. So no block is larger than 1/32 of
+//! what precedes it: what a match may miss is little beside what it found, and a prompt of 400 KB has 210 blocks to look
+//! up, record and age instead of 1,562. Where a block begins depends on its number alone.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Name of a block and, since hashes are chained, of all that precedes it.
 pub type BlockHash = u64;
 
-/// Bytes in a block.
+/// Blocks after which the size doubles, from twice as many on.
+const GROUP: u32 = 32;
+/// Beyond any prompt that Envoy would buffer, blocks stay at this many doublings.
+const MOST_DOUBLINGS: u32 = 20;
+
+/// How often the size was doubled for a block, by its number in the chain.
+fn doublings(block: u32) -> u32 {
+    (block / GROUP).saturating_sub(1).min(MOST_DOUBLINGS)
+}
+
+/// Blocks of the configured size that the first `depth` blocks of a chain stand for.
+pub fn worth(depth: u32) -> u32 {
+    let doublings = doublings(depth);
+    // Counted in blocks of this size, each doubling leaves half of what came before it: one group less.
+    let worth = u64::from(depth - GROUP * doublings) << doublings;
+    u32::try_from(worth).unwrap_or(u32::MAX)
+}
+
+/// Blocks of the configured size that the block after the first `depth` stands for.
+pub fn worth_of(depth: u32) -> usize {
+    1 << doublings(depth)
+}
+
+/// Bytes in the first blocks of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSize(usize);
 
@@ -55,6 +82,8 @@ pub struct Chain {
 /// Builds a [`Chain`] from pieces of a canonical form. Where the pieces are cut makes no difference.
 #[derive(Debug)]
 pub struct ChainBuilder {
+    base: usize,
+    /// Of the next block.
     size: usize,
     last: u64,
     hashes: Vec<BlockHash>,
@@ -65,8 +94,11 @@ pub struct ChainBuilder {
 impl ChainBuilder {
     /// A chain for a prompt of `bytes` bytes in canonical form. `bytes` only reserves memory.
     pub fn new(seed: u64, size: BlockSize, bytes: usize) -> Self {
-        let size = size.bytes();
-        Self { size, last: seed, hashes: Vec::with_capacity(bytes / size), partial: Vec::with_capacity(size) }
+        let base = size.bytes();
+        let blocks = most_blocks(bytes / base);
+        let largest = base << doublings(u32::try_from(blocks).unwrap_or(u32::MAX));
+        let (hashes, partial) = (Vec::with_capacity(blocks), Vec::with_capacity(largest.min(bytes)));
+        Self { base, size: base, last: seed, hashes, partial }
     }
 
     /// Takes the next bytes. A block that lies whole in `piece` is hashed where it is.
@@ -82,11 +114,11 @@ impl ChainBuilder {
             self.partial.clear();
             piece = rest;
         }
-        let mut blocks = piece.chunks_exact(self.size);
-        for block in &mut blocks {
+        while let Some((block, rest)) = piece.split_at_checked(self.size) {
             self.append(link(self.last, block));
+            piece = rest;
         }
-        self.partial.extend_from_slice(blocks.remainder());
+        self.partial.extend_from_slice(piece);
     }
 
     /// The chain of all that was pushed.
@@ -97,6 +129,16 @@ impl ChainBuilder {
     fn append(&mut self, hash: BlockHash) {
         self.last = hash;
         self.hashes.push(hash);
+        self.size = self.base << doublings(u32::try_from(self.hashes.len()).unwrap_or(u32::MAX));
+    }
+}
+
+/// At least as many blocks as a prompt has that fills `even` blocks of the configured size.
+fn most_blocks(even: usize) -> usize {
+    let group = GROUP as usize;
+    match even.checked_div(2 * group).and_then(usize::checked_ilog2) {
+        None => even,
+        Some(doublings) => group * (doublings as usize + 3),
     }
 }
 
@@ -121,11 +163,17 @@ mod tests {
     /// The chain as the module's first lines say it, over the whole prompt at once.
     fn literal(seed: u64, size: usize, bytes: &[u8]) -> Vec<u64> {
         let mut hashes = Vec::new();
-        for end in (size..=bytes.len()).step_by(size) {
-            let own = xxh3_64(&bytes[end - size..end]);
+        let mut rest = bytes;
+        loop {
+            let size = match hashes.len() {
+                0..64 => size,
+                n => size << (n / 32 - 1),
+            };
+            let Some((block, after)) = rest.split_at_checked(size) else { return hashes };
+            let own = xxh3_64(block);
             hashes.push(xxh3_64_with_seed(&own.to_le_bytes(), *hashes.last().unwrap_or(&seed)));
+            rest = after;
         }
-        hashes
     }
 
     fn chain(seed: u64, size: usize, pieces: &[Vec<u8>]) -> Vec<u64> {
@@ -139,7 +187,7 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_make_no_difference(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..90), 0..12),
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..900), 0..12),
             size in 16usize..80,
             seed: u64,
         ) {
@@ -175,18 +223,34 @@ mod tests {
         let mut hashes = chain(0, 16, &[vec![0; 16 * 1000]]);
         hashes.sort_unstable();
         hashes.dedup();
-        assert_eq!(hashes.len(), 1000);
+        assert_eq!(hashes.len(), 190);
     }
 
     #[test]
     fn memory_is_reserved_once() {
-        let mut builder = ChainBuilder::new(0, BlockSize::default(), 100_000);
-        let (hashes, partial) = (builder.hashes.capacity(), builder.partial.capacity());
-        for piece in [1, 255, 300, 99_000, 443] {
-            builder.push(&vec![0; piece]);
+        for bytes in [0, 255, 16_384, 100_000, 3_000_000] {
+            let mut builder = ChainBuilder::new(0, BlockSize::default(), bytes);
+            let reserved = (builder.hashes.capacity(), builder.partial.capacity());
+            for piece in vec![0; bytes].chunks(1000) {
+                builder.push(piece);
+            }
+            assert_eq!((builder.hashes.capacity(), builder.partial.capacity()), reserved, "{bytes} bytes");
+            assert!(builder.hashes.len() + 64 >= reserved.0, "{bytes} bytes");
         }
-        assert_eq!((builder.hashes.capacity(), builder.partial.capacity()), (hashes, partial));
-        assert_eq!(builder.finish().hashes.len(), 100_000 / 256);
+    }
+
+    #[test]
+    fn a_block_is_worth_its_bytes() {
+        let bytes: Vec<u8> = (0..400_000u32).map(|n| (n % 251) as u8).collect();
+        let all = literal(0, 16, &bytes);
+        for depth in 0..=all.len() {
+            let worth = worth(depth as u32) as usize;
+            assert_eq!(literal(0, 16, &bytes[..worth * 16]), all[..depth]);
+            assert!(worth == 0 || literal(0, 16, &bytes[..worth * 16 - 1]).len() == depth - 1);
+            assert_eq!(super::worth(depth as u32 + 1) as usize - worth, worth_of(depth as u32));
+            assert!(depth < 64 || super::worth(depth as u32 + 1) as usize - worth <= worth / 32);
+        }
+        assert_eq!(super::worth(u32::MAX), u32::MAX);
     }
 
     #[test]

@@ -12,12 +12,36 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::table::Node;
 use super::{BlockHash, MAX_SLOTS, SHARDS, Slot, Stored, Table};
+use crate::blocks::worth_of;
 
 /// `touched` and hash of a leaf; the least touched first, and by hash among equals.
 type Leaf = Reverse<(u32, BlockHash)>;
 
 /// Records that a pod may have beyond twice its blocks before stale ones are swept out.
 const SLACK: usize = 64;
+
+/// How much is to go.
+#[derive(Debug, Clone, Copy)]
+pub struct Goal {
+    /// At least so many blocks.
+    pub blocks: usize,
+    /// And as many as stand for so much text, in blocks of the configured size.
+    pub worth: usize,
+    /// But never more than so many.
+    pub most: usize,
+}
+
+impl Goal {
+    /// A number of blocks.
+    #[must_use]
+    pub fn blocks(count: usize) -> Self {
+        Self { blocks: count, worth: 0, most: count }
+    }
+
+    fn is_reached(&self, blocks: usize, worth: usize) -> bool {
+        blocks >= self.most || (blocks >= self.blocks && worth >= self.worth)
+    }
+}
 
 /// For each pod its leaves, the longest untouched first.
 #[derive(Debug)]
@@ -98,12 +122,12 @@ impl Aging {
         }
     }
 
-    /// Appends to `out` the `count` blocks of the pod that were longest untouched, each chain from its tail, so that no
-    /// block goes before a block after it. Fewer only where the pod holds fewer.
+    /// Appends to `out` the blocks of the pod that were longest untouched, each chain from its tail, so that no block
+    /// goes before a block after it. Fewer than the goal only where the pod holds fewer.
     ///
     /// Nothing is removed: append them to the log; until they are removed, the next call names them again.
-    pub fn oldest(&mut self, table: &Table, slot: Slot, count: usize, out: &mut Vec<BlockHash>) {
-        self.collect(table, slot, None, count, out);
+    pub fn oldest(&mut self, table: &Table, slot: Slot, goal: Goal, out: &mut Vec<BlockHash>) {
+        self.collect(table, slot, None, goal, out);
     }
 
     /// The same for at most `count` blocks of chains that were last touched before `before`, in seconds of the log's
@@ -116,7 +140,7 @@ impl Aging {
         count: usize,
         out: &mut Vec<BlockHash>,
     ) {
-        self.collect(table, slot, Some(before), count, out);
+        self.collect(table, slot, Some(before), Goal::blocks(count), out);
     }
 
     /// Bytes allocated.
@@ -131,13 +155,14 @@ impl Aging {
         table: &Table,
         slot: Slot,
         before: Option<u32>,
-        count: usize,
+        goal: Goal,
         out: &mut Vec<BlockHash>,
     ) {
         let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
         let mut kept = Vec::new();
         let mut going = BTreeSet::new();
-        while going.len() < count {
+        let mut worth = 0;
+        while !goal.is_reached(going.len(), worth) {
             let Some(&Reverse((touched, hash))) = leaves.peek() else { break };
             if before.is_some_and(|before| touched >= before) {
                 break;
@@ -154,12 +179,13 @@ impl Aging {
             // Should the caller fail to remove it.
             kept.push(Reverse((touched, hash)));
             // The leaf goes, and with it what of its chain has no other use.
-            while going.len() < count && is_leaf(table, node, slot, &going) {
+            while !goal.is_reached(going.len(), worth) && is_leaf(table, node, slot, &going) {
                 if node.touched > touched {
                     leaves.push(Reverse((node.touched, node.hash)));
                     break;
                 }
                 going.insert(node.hash);
+                worth += worth_of(node.depth);
                 out.push(node.hash);
                 node = table.trees.node(node.parent);
             }
@@ -227,7 +253,7 @@ mod tests {
 
         fn oldest(&mut self, count: usize) -> Vec<BlockHash> {
             let mut out = Vec::new();
-            self.aging.oldest(&self.table, POD, count, &mut out);
+            self.aging.oldest(&self.table, POD, Goal::blocks(count), &mut out);
             out
         }
 
@@ -286,6 +312,25 @@ mod tests {
     }
 
     #[test]
+    fn further_on_fewer_blocks_stand_for_as_much() {
+        let mut replica = Replica::new();
+        let chain: Vec<BlockHash> = (1..=100).collect();
+        replica.store(POD, None, 0, &chain, 10);
+        assert_eq!(replica.table.worth_of(POD), 64 + 32 * 2 + 4 * 4);
+        let mut oldest = |goal| {
+            let mut out = Vec::new();
+            replica.aging.oldest(&replica.table, POD, goal, &mut out);
+            out.len()
+        };
+        assert_eq!(oldest(Goal { blocks: 0, worth: 17, most: 99 }), 5);
+        assert_eq!(oldest(Goal { blocks: 7, worth: 17, most: 99 }), 7);
+        assert_eq!(oldest(Goal { blocks: 7, worth: 17, most: 3 }), 3);
+        assert_eq!(oldest(Goal { blocks: 0, worth: 0, most: 9 }), 0);
+        replica.remove(POD, &chain);
+        assert_eq!(replica.table.worth_of(POD), 0);
+    }
+
+    #[test]
     fn other_pods_do_not_hold_a_chain_up_and_lose_nothing() {
         let mut replica = Replica::new();
         let other = Slot::new(4).unwrap();
@@ -296,7 +341,7 @@ mod tests {
         assert_eq!(replica.table.held_by(other), 3);
         replica.aging.forget(other);
         let mut out = Vec::new();
-        replica.aging.oldest(&replica.table, other, 9, &mut out);
+        replica.aging.oldest(&replica.table, other, Goal::blocks(9), &mut out);
         assert_eq!(out, [0u64; 0]);
     }
 

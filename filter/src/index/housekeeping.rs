@@ -3,7 +3,7 @@
 //! It only proposes deltas. They take effect from the log, in all replicas alike.
 
 use super::roster::SlotState;
-use super::{BlockHash, Delta, IndexSettings, MAX_SLOTS, PodRef, PodSet, Replica, Slot};
+use super::{BlockHash, Delta, Goal, IndexSettings, MAX_SLOTS, PodRef, PodSet, Replica, Slot};
 
 /// Ticks after which a pod that no living VM's configuration names has left.
 const UNUSED_TICKS: u32 = 100;
@@ -68,14 +68,15 @@ impl Housekeeping {
         let excess = table.len().saturating_sub(comfortable);
         let largest = roster.active().iter().max_by_key(|slot| table.held_by(*slot));
         for slot in roster.active().iter() {
-            let mut over = table.held_by(slot).saturating_sub(settings.pod_blocks);
-            if Some(slot) == largest {
-                over = over.max(excess);
-            }
+            let over = Goal {
+                blocks: if Some(slot) == largest { excess } else { 0 },
+                worth: table.worth_of(slot).saturating_sub(settings.pod_blocks),
+                most: left,
+            };
             let mut hashes = Vec::new();
             match over {
-                0 => aging.expired(table, slot, before, left, &mut hashes),
-                _ => aging.oldest(table, slot, over.min(left), &mut hashes),
+                Goal { blocks: 0, worth: 0, .. } => aging.expired(table, slot, before, left, &mut hashes),
+                _ => aging.oldest(table, slot, over, &mut hashes),
             }
             left = left.saturating_sub(hashes.len());
             remove(roster.at(slot), hashes);

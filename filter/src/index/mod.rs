@@ -35,7 +35,7 @@ mod table;
 mod tests;
 pub(crate) mod wire;
 
-pub use aging::Aging;
+pub use aging::{Aging, Goal};
 pub use append::{Appended, OnUnseen};
 pub use bitmap::{MAX_SLOTS, PodSet, Slot};
 pub use counts::IndexCounts;

@@ -27,6 +27,7 @@ use slab::NIL;
 use trees::Trees;
 
 use super::{MAX_SLOTS, PodSet, Slot};
+use crate::blocks::worth_of;
 
 /// Blocks whose memory is fetched together.
 const BATCH: usize = 32;
@@ -62,6 +63,7 @@ struct Shard {
 struct Held {
     stored: usize,
     visible: usize,
+    worth: usize,
 }
 
 impl Table {
@@ -110,7 +112,7 @@ impl Table {
                     Some(index) => {
                         entry.index = index;
                         if entry.pods.of(slot, self.trees.sets()).is_none() {
-                            entry.pods = self.add(entry, slot, self.sees(before, depth, slot));
+                            entry.pods = self.add(entry, depth, slot, self.sees(before, depth, slot));
                             done.added += 1;
                         }
                     }
@@ -188,6 +190,7 @@ impl Table {
         for slot in block.stored.iter() {
             let Some(pod) = self.pods.get_mut(slot.index()) else { continue };
             pod.stored += 1;
+            pod.worth += worth_of(block.depth);
             if pair.visible.contains(slot) {
                 pod.visible += 1;
                 pod.visible += self.trees.spread(index, slot, true, pod.stored - pod.visible);
@@ -218,6 +221,12 @@ impl Table {
     #[must_use]
     pub fn held_by(&self, slot: Slot) -> usize {
         self.pods.get(slot.index()).map_or(0, |pod| pod.stored)
+    }
+
+    /// How much text they stand for, in blocks of the configured size: see [`crate::blocks`].
+    #[must_use]
+    pub fn worth_of(&self, slot: Slot) -> usize {
+        self.pods.get(slot.index()).map_or(0, |pod| pod.worth)
     }
 
     /// Bytes allocated.
@@ -276,12 +285,13 @@ impl Table {
     }
 
     /// Adds a pod that does not hold the block. Returns the pods that now do.
-    fn add(&mut self, entry: Entry, slot: Slot, visible: bool) -> Pods {
+    fn add(&mut self, entry: Entry, depth: u32, slot: Slot, visible: bool) -> Pods {
         if let Some(shard) = self.shards.get_mut(shard_of(entry.hash)).filter(|_| entry.pods.is_empty()) {
             shard.blocks += 1;
         }
         if let Some(pod) = self.pods.get_mut(slot.index()) {
             pod.stored += 1;
+            pod.worth += worth_of(depth);
             if visible {
                 pod.visible += 1;
                 pod.visible += self.trees.spread(entry.index, slot, true, pod.stored - pod.visible);
@@ -296,6 +306,7 @@ impl Table {
         let state = entry.pods.of(slot, self.trees.sets());
         let (Some(visible), Some(pod)) = (state, self.pods.get_mut(slot.index())) else { return false };
         pod.stored -= 1;
+        pod.worth -= worth_of(self.trees.node(entry.index).depth);
         if visible {
             pod.visible -= 1;
             pod.visible -= self.trees.spread(entry.index, slot, false, pod.visible);

@@ -60,8 +60,10 @@ pub struct Decision {
     pub pod: usize,
     pub(super) order: Order,
     /// Blocks of the chain that this pod is thought to hold.
+    pub depth: u32,
+    /// The same in blocks of the configured size.
     pub matched: u32,
-    /// Blocks of the chain.
+    /// Blocks of the configured size in the prompt.
     pub blocks: u32,
     /// Weighted sum of its scores.
     pub score: f32,

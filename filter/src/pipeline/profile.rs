@@ -6,6 +6,7 @@ use super::positions::Positions;
 use super::residency::Residency;
 use super::rng::Rng;
 use super::slots::{SlotId, Slots};
+use crate::blocks::worth;
 use crate::pods::Pod;
 
 /// A checked and built profile. Its parts read only slots that earlier ones write.
@@ -141,11 +142,13 @@ impl Profile {
         self.picker.pick(&view, &among, totals, rng, &mut order);
         let pod =
             order.as_slice().first().map(|pod| usize::from(*pod)).ok_or(Refused { filter: "picker" })?;
+        let depth = view.slots.residency.depth(pod);
         Ok(Decision {
             pod,
             order,
-            matched: view.slots.residency.depth(pod),
-            blocks: u32::try_from(view.slots.chain.len()).unwrap_or(u32::MAX),
+            depth,
+            matched: worth(depth),
+            blocks: view.slots.prompt_worth(),
             score: totals.get(pod).copied().unwrap_or(0.0),
             relaxed,
         })

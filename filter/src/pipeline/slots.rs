@@ -3,7 +3,7 @@
 
 use super::positions::Positions;
 use super::residency::Matches;
-use crate::blocks::BlockHash;
+use crate::blocks::{self, BlockHash};
 use std::fmt;
 
 /// Names of slots, for declarations.
@@ -83,6 +83,11 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// Blocks of the configured size in the prompt: further on, a block of the chain stands for several.
+    pub fn prompt_worth(&self) -> u32 {
+        blocks::worth(u32::try_from(self.chain.len()).unwrap_or(u32::MAX))
+    }
+
     /// Empties every slot for the next request, keeping buffers.
     pub fn clear(&mut self) {
         let Self { turn, model, chain, residency, session, session_pods, hash_key } = self;

@@ -110,7 +110,7 @@ impl<H: Host> Executor<'_, H> {
         let decision = &sent.decision;
         let mut deltas = Vec::new();
         if profile.reads(SlotId::Residency) && !slots.chain.is_empty() {
-            let matched = decision.matched as usize;
+            let matched = decision.depth as usize;
             deltas = record::recorded(replica, pod, &slots.chain, matched);
             sent.record = Some(Record { pod, matched });
         }
