@@ -61,7 +61,7 @@ if ! have_target; then
   args+=(-Zbuild-std=std,panic_abort)
 fi
 
-export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="-C target-feature=+simd128"
+export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='-C target-feature=+simd128 --cfg getrandom_backend="custom"'
 echo "building $out ($profile) ..." >&2
 "${cargo[@]}" "${args[@]}"
 built=${CARGO_TARGET_DIR:-target}/$target/$profile/${package//-/_}.wasm

@@ -53,6 +53,7 @@ pub mod metrics;
 pub mod pipeline;
 pub mod plugin;
 pub mod pods;
+pub mod prompt;
 pub mod request;
 pub mod stream;
 pub mod workflow;

@@ -3,6 +3,7 @@
 
 mod contexts;
 mod hostcalls;
+mod random;
 #[cfg(feature = "test-trap")]
 mod tests;
 

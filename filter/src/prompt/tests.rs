@@ -1,0 +1,166 @@
+//! The `tokenizers` crate, loading the whole file its own way, is the reference of what an image makes of it.
+
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tokenizers::pipeline::{EncodeOptions, PipelineTokenizer};
+
+/// Bytes that words of these tests are made of: letters, a space, and those of `é`, `漢` and a combining accent.
+const ALPHABET: &[&str] = &["a", "b", "c", "e", " ", "\n", "é", "漢", "\u{301}", "1", "."];
+
+/// A vocabulary of all bytes and what `picks` merges, as tokenizer.json writes it.
+fn vocabulary(
+    picks: &[(prop::sample::Index, prop::sample::Index)],
+) -> (BTreeMap<String, u32>, Vec<[String; 2]>) {
+    let mut vocab: BTreeMap<String, u32> = convert::names_of_bytes().zip(0..).collect();
+    // Merges of what occurs in these tests, not of any bytes.
+    let mut tokens: Vec<String> =
+        ALPHABET.iter().flat_map(|text| text.bytes()).map(convert::name_of).collect();
+    let mut merges = Vec::new();
+    for (left, right) in picks {
+        let pair = [left, right].map(|at| tokens[at.index(tokens.len())].clone());
+        let product = pair.concat();
+        let next = vocab.len() as u32;
+        vocab.entry(product.clone()).or_insert(next);
+        tokens.push(product);
+        merges.push(pair);
+    }
+    (vocab, merges)
+}
+
+fn reference(file: &Value) -> PipelineTokenizer {
+    let canonical = tokenizers::canonicalize_str(&file.to_string()).unwrap();
+    tokenizers::from_json(&canonical).unwrap()
+}
+
+fn encode(tokenizer: &mut Tokenizer, text: &str) -> Vec<u32> {
+    let mut out = Vec::new();
+    tokenizer.encode(text, &mut out).unwrap();
+    out
+}
+
+fn encode_reference(tokenizer: &PipelineTokenizer, text: &str, add_special_tokens: bool) -> Vec<u32> {
+    let options = EncodeOptions { add_special_tokens, ..EncodeOptions::default() };
+    let mut out = Vec::new();
+    tokenizer.encode_into(text, &options, &mut out).unwrap();
+    out.into_iter().map(u32::from).collect()
+}
+
+fn text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        8 => prop::sample::select(ALPHABET).prop_map(str::to_owned),
+        1 => prop::sample::select(&["<s>", "<x>", "NO", "<|end|>"][..]).prop_map(str::to_owned),
+        // Past what is merged pair by pair, and what is remembered.
+        1 => (prop::sample::select(ALPHABET), 1..80usize).prop_map(|(text, count)| text.repeat(count)),
+        1 => any::<char>().prop_map(String::from),
+    ];
+    prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+fn added(id: u32, content: &str, flags: [bool; 5]) -> Value {
+    let [single_word, lstrip, rstrip, normalized, special] = flags;
+    json!({"id": id, "content": content, "single_word": single_word, "lstrip": lstrip, "rstrip": rstrip,
+        "normalized": normalized, "special": special})
+}
+
+proptest! {
+    // Building the reference takes long.
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn ids_are_those_of_the_reference(
+        picks in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..60),
+        texts in prop::collection::vec(text(), 1..12),
+        flags: [[bool; 5]; 2],
+        ignore_merges: bool,
+        old_merges: bool,
+        normalizer in prop::sample::select(vec![json!(null), json!({"type": "NFC"}), json!({"type": "Lowercase"})]),
+        split in prop::sample::select(vec![
+            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}),
+            json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Digits", "individual_digits": true},
+                {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]}),
+        ]),
+        seed: u64,
+    ) {
+        let (vocab, merges) = vocabulary(&picks);
+        let size = vocab.len() as u32;
+        let merges: Vec<Value> = match old_merges {
+            // Names of tokens have no space.
+            true => merges.iter().map(|pair| json!(pair.join(" "))).collect(),
+            false => merges.iter().map(|pair| json!(pair)).collect(),
+        };
+        let file = json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": [added(size, "<s>", [false, false, false, false, true]),
+                added(size + 1, "<x>", flags[0]), added(size + 2, "NO", flags[1])],
+            "normalizer": normalizer, "pre_tokenizer": split, "decoder": null,
+            "post_processor": {"type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [size], "tokens": ["<s>"]}}},
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges,
+                "vocab": vocab, "merges": merges},
+        });
+        let image = convert(file.to_string().as_bytes()).unwrap();
+        let mut own = Tokenizer::load(&image, seed).unwrap();
+        let reference = reference(&file);
+        prop_assert_eq!(own.around(), (&[size][..], &[][..]));
+        // Twice: the second time words are remembered.
+        for text in texts.iter().chain(&texts) {
+            let ids = encode(&mut own, text);
+            prop_assert_eq!(&ids, &encode_reference(&reference, text, false), "{:?}", text);
+            let whole = [&[size][..], &ids].concat();
+            prop_assert_eq!(whole, encode_reference(&reference, text, true), "{:?}", text);
+        }
+    }
+
+    #[test]
+    fn no_file_is_a_panic(at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+        let (vocab, merges) = vocabulary(&[]);
+        let mut file = json!({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+            "added_tokens": [added(300, "<s>", [true, false, true, false, true])],
+            "model": {"type": "BPE", "vocab": vocab, "merges": merges}}).to_string().into_bytes();
+        let i = at.index(file.len());
+        file[i] = byte;
+        let _ = convert(&file).map(|image| Tokenizer::load(&image, 1));
+        let _ = convert(&file[..cut.index(file.len())]);
+    }
+}
+
+fn refusal(edit: impl FnOnce(&mut Value)) -> String {
+    let (vocab, _) = vocabulary(&[]);
+    let mut file = json!({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+        "added_tokens": [], "model": {"type": "BPE", "vocab": vocab, "merges": []}});
+    edit(&mut file);
+    convert(file.to_string().as_bytes()).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn refusals_name_the_cause() {
+    assert!(convert(b"").unwrap_err().to_string().contains("EOF while parsing"));
+    let cases: [(&str, Value, &str); 10] = [
+        ("/model/type", json!("Unigram"), "the model type Unigram"),
+        ("/model/type", json!("WordPiece"), "the model type WordPiece"),
+        ("/model/vocab", json!({}), "its vocabulary is empty"),
+        ("/model/vocab", json!({"a": 0}), "without a token for the byte 0x00"),
+        ("/model/vocab", json!([["a", 0.5]]), "its vocabulary is empty"),
+        ("/model/merges", json!([["a", "nobody"]]), "\"nobody\", which is not in the vocabulary"),
+        ("/model/merges", json!(["a b c"]), "the merge \"a b c\""),
+        ("/pre_tokenizer", json!(null), "BPE that is not byte-level"),
+        ("/pre_tokenizer", json!({"type": "ByteLevel", "add_prefix_space": true}), "add_prefix_space: true"),
+        ("/added_tokens", json!([{"id": 4_000_000_000u32, "content": "x"}]), "\"x\" has id 4000000000"),
+    ];
+    for (path, value, cause) in cases {
+        let said = refusal(|file| *file.pointer_mut(path).unwrap() = value);
+        assert!(said.starts_with("tokenizer.json ") && said.contains(cause), "{path}: {said}");
+    }
+    let said = refusal(|file| file["model"]["dropout"] = json!(0.1));
+    assert!(said.contains("dropout"), "{said}");
+    let said = refusal(|file| file["model"]["end_of_word_suffix"] = json!("</w>"));
+    assert!(said.contains("end_of_word_suffix \"</w>\""), "{said}");
+    let said = refusal(|file| file["added_tokens"] = json!([{"id": 1, "content": "a"}]));
+    assert!(said.contains("two ids"), "{said}");
+}

@@ -1,0 +1,200 @@
+//! Text to token ids, as the engine's own tokenizer makes them.
+
+use super::image::{Image, ImageError};
+use super::vocabulary::Vocabulary;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+use tokenizers::pipeline::{
+    EncodeOptions, PipelineTokenizer, PreTokenizer, PreTokenizerScratch, Segment, Span,
+    SpecialSegmentIterator, normalize_all,
+};
+use tokenizers::vocab::bucket_added_vocabulary::{AddedToken, AddedVocabulary};
+
+/// A tokenizer without its vocabulary, as an image carries it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Frame {
+    /// What the `tokenizers` crate reads, with a vocabulary of bytes.
+    rest: Value,
+    added: Vec<Added>,
+}
+
+/// A token that is found in text as it is, before words are cut.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Added {
+    pub id: u32,
+    pub content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    /// Where a file doesn't say, a token that isn't special is sought in normalized text.
+    normalized: Option<bool>,
+    #[serde(default)]
+    special: bool,
+}
+
+impl Frame {
+    /// Brings a tokenizer without its vocabulary up to date, and tries to load it.
+    pub fn of(mut rest: Value, added: Vec<Added>) -> Result<Self, String> {
+        let byte_level = rest.pointer("/model/byte_level") == Some(&Value::Bool(true));
+        let vocab: Map<String, Value> =
+            super::convert::names_of_bytes().zip(0..).map(|(name, id)| (name, Value::from(id))).collect();
+        if let Some(model) = rest.get_mut("model") {
+            *model = json!({"type": "BPE", "vocab": vocab, "merges": [], "byte_level": byte_level});
+        }
+        tokenizers::canonicalize_value(&mut rest).map_err(|error| error.to_string())?;
+        if rest.pointer("/model/byte_level") != Some(&Value::Bool(true)) {
+            return Err("BPE that is not byte-level".to_owned());
+        }
+        let frame = Self { rest, added };
+        frame.load()?;
+        Ok(frame)
+    }
+
+    fn load(&self) -> Result<(PipelineTokenizer, AddedVocabulary), String> {
+        let rest = tokenizers::from_json(&self.rest.to_string()).map_err(|error| error.to_string())?;
+        let mut added = AddedVocabulary::new();
+        let tokens = self.added.iter().map(|token| AddedToken {
+            content: token.content.clone(),
+            single_word: token.single_word,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            normalized: token.normalized.unwrap_or(!token.special),
+            special: token.special,
+        });
+        let ids: hashbrown::HashMap<&str, u32> =
+            self.added.iter().map(|token| (token.content.as_str(), token.id)).collect();
+        let normalizers = tokenizers::pipeline::NormalizerChain(rest.get_normalizers());
+        added
+            .add_tokens(tokens, 0, |token| ids.get(token).copied(), Some(&normalizers))
+            .map_err(|error| error.to_string())?;
+        Ok((rest, added))
+    }
+}
+
+/// Why an image could not be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoadError {
+    /// The bytes are no image.
+    Image(ImageError),
+    /// Its frame is not what this version makes.
+    Frame(String),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(error) => error.fmt(f),
+            Self::Frame(error) => write!(f, "a tokenizer image whose frame cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// The tokenizer of one model, in one VM.
+pub struct Tokenizer {
+    rest: PipelineTokenizer,
+    added: AddedVocabulary,
+    vocabulary: Vocabulary,
+    /// Special tokens around a text that stands for itself.
+    before: Vec<u32>,
+    after: Vec<u32>,
+    scratch: PreTokenizerScratch,
+    words: Vec<Span>,
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer").field("vocabulary", &self.vocabulary).finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// A tokenizer from its image. `seed`: a secret of this VM, see [`Vocabulary::new`].
+    ///
+    /// # Errors
+    /// Where the bytes are not an image that this version made.
+    pub fn load(image: &[u8], seed: u64) -> Result<Self, LoadError> {
+        let mut image = Image::read(image).map_err(LoadError::Image)?;
+        let frame: Frame =
+            serde_json::from_str(image.frame()).map_err(|error| LoadError::Frame(error.to_string()))?;
+        image.drop_frame();
+        let (rest, added) = frame.load().map_err(LoadError::Frame)?;
+        let (before, after) = around(&rest).map_err(LoadError::Frame)?;
+        Ok(Self {
+            rest,
+            added,
+            vocabulary: Vocabulary::new(image, seed),
+            before,
+            after,
+            scratch: PreTokenizerScratch::default(),
+            words: Vec::new(),
+        })
+    }
+
+    /// Bytes that the vocabulary and its memory take.
+    pub fn memory_bytes(&self) -> usize {
+        self.vocabulary.memory_bytes()
+    }
+
+    /// Tokens that the engine puts before and after a text that isn't a rendered chat.
+    pub fn around(&self) -> (&[u32], &[u32]) {
+        (&self.before, &self.after)
+    }
+
+    /// Appends the tokens of a text, without those around it.
+    ///
+    /// # Errors
+    /// Where the text can't be normalized or cut.
+    pub fn encode(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        let Self { rest, added, vocabulary, scratch, words, .. } = self;
+        for segment in SpecialSegmentIterator::new(text, added, false, false) {
+            let (text, offset) = match segment {
+                Segment::SpecialToken(token) => {
+                    out.push(token);
+                    continue;
+                }
+                Segment::Text { text, input_offset } => (text, input_offset),
+            };
+            let text =
+                normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;
+            for segment in SpecialSegmentIterator::new(&text, added, true, false) {
+                match segment {
+                    Segment::SpecialToken(token) => out.push(token),
+                    Segment::Text { text, .. } => {
+                        words.clear();
+                        let cut = rest.get_pre_tokenizer().pre_tokenize(text, scratch, words);
+                        cut.map_err(|error| error.to_string())?;
+                        for word in words.iter() {
+                            let word = text.as_bytes().get(word.range()).unwrap_or_default();
+                            vocabulary.encode(word, out);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the post-processor puts around a text.
+fn around(rest: &PipelineTokenizer) -> Result<(Vec<u32>, Vec<u32>), String> {
+    const PROBE: &str = "a";
+    let encode = |add_special_tokens| {
+        let options = EncodeOptions { add_special_tokens, ..EncodeOptions::default() };
+        let mut out = Vec::new();
+        rest.encode_into(PROBE, &options, &mut out).map_err(|error| error.to_string())?;
+        Ok::<Vec<u32>, String>(out.into_iter().map(u32::from).collect())
+    };
+    let (bare, whole) = (encode(false)?, encode(true)?);
+    let at = whole.windows(bare.len().max(1)).position(|tokens| tokens == bare);
+    let Some((before, rest)) = at.and_then(|at| whole.split_at_checked(at)) else {
+        return Err("its post-processor takes the text away".to_owned());
+    };
+    Ok((before.to_vec(), rest.get(bare.len()..).unwrap_or_default().to_vec()))
+}
