@@ -13,6 +13,7 @@
 
 mod convert;
 mod image;
+pub mod template;
 #[cfg(test)]
 mod tests;
 mod tokenizer;
