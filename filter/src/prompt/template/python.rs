@@ -1,7 +1,7 @@
 //! Values as Python writes them: chat templates are written for Jinja2, whose output engines tokenize.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 use std::fmt::Write as _;
 
 /// How `json.dumps` was asked to write.
@@ -127,13 +127,43 @@ fn not_json(kind: ValueKind) -> Error {
     Error::new(ErrorKind::BadSerialization, format!("a value of type {kind} is not JSON"))
 }
 
-/// What `{{ value }}` writes: Python's `str()`.
+/// What `{{ value }}` writes: Python's `str()`. Fails where a list or an object holds text of which that isn't sure.
 pub fn text(value: &Value, out: &mut impl std::fmt::Write) -> std::fmt::Result {
     match value.kind() {
         ValueKind::Undefined => Ok(()),
         ValueKind::String => out.write_str(value.as_str().unwrap_or_default()),
         _ => repr(value, out),
     }
+}
+
+/// The filter `trim`: Python's `str(value).strip(chars)`.
+pub fn trim(value: &Value, chars: Option<String>) -> Result<String, Error> {
+    let mut written = String::new();
+    text(value, &mut written).map_err(|_| unsure())?;
+    Ok(match chars {
+        Some(chars) => written.trim_matches(|c| chars.contains(c)).to_owned(),
+        None => written.trim_matches(is_space).to_owned(),
+    })
+}
+
+/// Methods of Python's values. `strip` and its kin differ from Rust's in what is white space.
+pub fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    match (value.as_str(), name, args) {
+        (Some(text), "strip", []) => Ok(text.trim_matches(is_space).into()),
+        (Some(text), "lstrip", []) => Ok(text.trim_start_matches(is_space).into()),
+        (Some(text), "rstrip", []) => Ok(text.trim_end_matches(is_space).into()),
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+    }
+}
+
+/// Python's `str.isspace()`.
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
+}
+
+/// What is printed is a list or an object with text that Python may write in another way.
+pub fn unsure() -> Error {
+    Error::new(ErrorKind::WriteFailure, "a list is printed that Python may print in another way")
 }
 
 /// Python's `repr()`.
@@ -176,7 +206,9 @@ fn quoted(text: &str, out: &mut impl std::fmt::Write) -> std::fmt::Result {
             '\t' => out.write_str("\\t")?,
             c if c == quote => write!(out, "\\{c}")?,
             '\0'..' ' | '\u{7f}'..='\u{a0}' | '\u{ad}' => write!(out, "\\x{:02x}", u32::from(c))?,
-            c => out.write_char(c)?,
+            c if c.is_ascii() || c.is_alphanumeric() => out.write_char(c)?,
+            // Python escapes what its tables say is not printable. We have no such tables.
+            _ => return Err(std::fmt::Error),
         }
     }
     out.write_char(quote)
