@@ -28,7 +28,7 @@ fn parity(model: &str) {
     let vocabulary = PathBuf::from(header["vocabulary"].as_str().expect("a path"));
     let json = std::fs::read(vocabulary.join("tokenizer.json")).expect("a vocabulary");
     let image = convert(&json).expect("byte-level BPE");
-    let mut tokenizer = Tokenizer::load(&image, 42).expect("an image");
+    let mut tokenizer = Tokenizer::load(&image, 42, 1 << 20).expect("an image");
     let (mut texts, mut chats, mut refused, mut unsure, mut different) = (0, 0, 0, 0, Vec::new());
     for case in &cases {
         let rendered = match case.get("text") {

@@ -13,6 +13,7 @@
 
 mod convert;
 mod image;
+mod segments;
 pub mod template;
 #[cfg(test)]
 mod tests;
@@ -21,5 +22,6 @@ mod vocabulary;
 
 pub use convert::{ConvertError, convert};
 pub use image::{Image, ImageError};
+pub use segments::Segments;
 pub use tokenizer::{LoadError, Tokenizer};
 pub use vocabulary::Vocabulary;

@@ -83,6 +83,8 @@ proptest! {
                 {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]}),
         ]),
         seed: u64,
+        // With the memory of segments off and on, tight and wide.
+        memory in prop::sample::select(vec![0, 2000, 1 << 20]),
     ) {
         let (vocab, merges) = vocabulary(&picks);
         let size = vocab.len() as u32;
@@ -105,7 +107,7 @@ proptest! {
                 "vocab": vocab, "merges": merges},
         });
         let image = convert(file.to_string().as_bytes()).unwrap();
-        let mut own = Tokenizer::load(&image, seed).unwrap();
+        let mut own = Tokenizer::load(&image, seed, memory).unwrap();
         let reference = reference(&file);
         prop_assert_eq!(own.around(), (&[size][..], &[][..]));
         // Twice: the second time words are remembered.
@@ -118,6 +120,37 @@ proptest! {
     }
 
     #[test]
+    fn a_conversation_has_the_ids_of_its_text(
+        picks in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 20..60),
+        turns in prop::collection::vec((text(), text(), any::<prop::sample::Index>()), 1..12),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), text()), 0..4),
+        memory in 0..20_000usize,
+    ) {
+        let (vocab, merges) = vocabulary(&picks);
+        let size = vocab.len() as u32;
+        let file = json!({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+            "normalizer": {"type": "NFC"},
+            "added_tokens": [added(size, "<s>", [false, false, false, false, true]),
+                added(size + 1, "<x>", [false, true, true, false, true])],
+            "model": {"type": "BPE", "vocab": vocab, "merges": merges}});
+        let image = convert(file.to_string().as_bytes()).unwrap();
+        let load = |memory| Tokenizer::load(&image, 5, memory).unwrap();
+        let (mut with, mut without) = (load(memory), load(0));
+        let mut told: Vec<String> = Vec::new();
+        for (question, answer, at) in &turns {
+            let document = ALPHABET[at.index(ALPHABET.len())].repeat(100);
+            told.push(format!("<s>{question}{document}<x>{answer}<s>"));
+            prop_assert_eq!(encode(&mut with, &told.concat()), encode(&mut without, &told.concat()));
+        }
+        for (at, text) in &edits {
+            let turn = at.index(told.len());
+            told[turn] = text.clone();
+            prop_assert_eq!(encode(&mut with, &told.concat()), encode(&mut without, &told.concat()));
+        }
+        prop_assert!(with.segments_bytes() <= memory);
+    }
+
+    #[test]
     fn no_file_is_a_panic(at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
         let (vocab, merges) = vocabulary(&[]);
         let mut file = json!({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
@@ -125,7 +158,7 @@ proptest! {
             "model": {"type": "BPE", "vocab": vocab, "merges": merges}}).to_string().into_bytes();
         let i = at.index(file.len());
         file[i] = byte;
-        let _ = convert(&file).map(|image| Tokenizer::load(&image, 1));
+        let _ = convert(&file).map(|image| Tokenizer::load(&image, 1, 1000));
         let _ = convert(&file[..cut.index(file.len())]);
     }
 }

@@ -1,14 +1,15 @@
 //! Text to token ids, as the engine's own tokenizer makes them.
 
 use super::image::{Image, ImageError};
+use super::segments::Segments;
 use super::vocabulary::Vocabulary;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
 
 use tokenizers::pipeline::{
-    EncodeOptions, PipelineTokenizer, PreTokenizer, PreTokenizerScratch, Segment, Span,
-    SpecialSegmentIterator, normalize_all,
+    EncodeOptions, PipelinePatternMatcher, PipelineTokenizer, PreTokenizer, PreTokenizerScratch, Segment,
+    Span, SpecialSegmentIterator, normalize_all,
 };
 use tokenizers::vocab::bucket_added_vocabulary::{AddedToken, AddedVocabulary};
 
@@ -101,6 +102,7 @@ pub struct Tokenizer {
     rest: PipelineTokenizer,
     added: AddedVocabulary,
     vocabulary: Vocabulary,
+    segments: Segments,
     /// Special tokens around a text that stands for itself.
     before: Vec<u32>,
     after: Vec<u32>,
@@ -115,11 +117,12 @@ impl fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// A tokenizer from its image. `seed`: a secret of this VM, see [`Vocabulary::new`].
+    /// A tokenizer from its image. `seed`: a secret of this VM, see [`Vocabulary::new`]. `memory`: bytes of tokens of text
+    /// to remember, see [`Segments`].
     ///
     /// # Errors
     /// Where the bytes are not an image that this version made.
-    pub fn load(image: &[u8], seed: u64) -> Result<Self, LoadError> {
+    pub fn load(image: &[u8], seed: u64, memory: usize) -> Result<Self, LoadError> {
         let mut image = Image::read(image).map_err(LoadError::Image)?;
         let frame: Frame =
             serde_json::from_str(image.frame()).map_err(|error| LoadError::Frame(error.to_string()))?;
@@ -130,6 +133,7 @@ impl Tokenizer {
             rest,
             added,
             vocabulary: Vocabulary::new(image, seed),
+            segments: Segments::new(seed, memory),
             before,
             after,
             scratch: PreTokenizerScratch::default(),
@@ -137,9 +141,14 @@ impl Tokenizer {
         })
     }
 
-    /// Bytes that the vocabulary and its memory take.
+    /// Bytes that the vocabulary and what is remembered take.
     pub fn memory_bytes(&self) -> usize {
-        self.vocabulary.memory_bytes()
+        self.vocabulary.memory_bytes() + self.segments.memory_bytes()
+    }
+
+    /// Bytes that remembered segments take.
+    pub fn segments_bytes(&self) -> usize {
+        self.segments.memory_bytes()
     }
 
     /// Tokens that the engine puts before and after a text that isn't a rendered chat.
@@ -152,31 +161,45 @@ impl Tokenizer {
     /// # Errors
     /// Where the text can't be normalized or cut.
     pub fn encode(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
-        let Self { rest, added, vocabulary, scratch, words, .. } = self;
-        for segment in SpecialSegmentIterator::new(text, added, false, false) {
-            let (text, offset) = match segment {
-                Segment::SpecialToken(token) => {
-                    out.push(token);
-                    continue;
-                }
-                Segment::Text { text, input_offset } => (text, input_offset),
+        let mut cut = 0;
+        while cut < text.len() {
+            let (until, token, next) = match self.added.extract_next(text.as_bytes(), cut, false, false) {
+                Some(((start, end), token)) if end > cut => (start, Some(token), end),
+                _ => (text.len(), None, text.len()),
             };
-            let text =
-                normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;
-            for segment in SpecialSegmentIterator::new(&text, added, true, false) {
-                match segment {
-                    Segment::SpecialToken(token) => out.push(token),
-                    Segment::Text { text, .. } => {
-                        words.clear();
-                        let cut = rest.get_pre_tokenizer().pre_tokenize(text, scratch, words);
-                        cut.map_err(|error| error.to_string())?;
-                        for word in words.iter() {
-                            let word = text.as_bytes().get(word.range()).unwrap_or_default();
-                            vocabulary.encode(word, out);
-                        }
+            self.segment(text.get(cut..until).unwrap_or_default(), cut, out)?;
+            out.extend(token);
+            cut = next;
+        }
+        Ok(())
+    }
+
+    /// Appends the tokens of a text between added tokens, which begins at byte `offset`.
+    fn segment(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<(), String> {
+        let key = self.segments.key(text, offset == 0);
+        if key.is_some_and(|key| self.segments.recall(key, out)) {
+            return Ok(());
+        }
+        let start = out.len();
+        let Self { rest, added, vocabulary, scratch, words, .. } = self;
+        let normal =
+            normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;
+        for segment in SpecialSegmentIterator::new(&normal, added, true, false) {
+            match segment {
+                Segment::SpecialToken(token) => out.push(token),
+                Segment::Text { text, .. } => {
+                    words.clear();
+                    let cut = rest.get_pre_tokenizer().pre_tokenize(text, scratch, words);
+                    cut.map_err(|error| error.to_string())?;
+                    for word in words.iter() {
+                        let word = text.as_bytes().get(word.range()).unwrap_or_default();
+                        vocabulary.encode(word, out);
                     }
                 }
             }
+        }
+        if let Some(key) = key {
+            self.segments.remember(key, out.get(start..).unwrap_or_default());
         }
         Ok(())
     }
