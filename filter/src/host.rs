@@ -115,6 +115,8 @@ pub enum Headers {
     Request,
     /// The pod's, or Envoy's own, response.
     Response,
+    /// The answer to a call of ours, while it is being handed over.
+    Answer,
 }
 
 /// Everything else that Warmpath asks of Envoy. Calls on headers, body and properties speak of the current stream.
@@ -150,6 +152,12 @@ pub trait Host: SharedData {
     fn remove_header(&self, map: Headers, name: &str) -> HostResult<()>;
     /// Copies at most `max` bytes of the buffered request body.
     fn request_body(&self, max: usize) -> HostResult<Vec<u8>>;
+
+    /// Calls a cluster, which must exist and have a host. The answer comes to the root context, under the number that this
+    /// returns; a time-out comes as 503 or 504, a reset without headers.
+    fn call(&self, cluster: &str, headers: &[(&str, &str)], timeout: Duration) -> HostResult<u32>;
+    /// Copies at most `max` bytes of an answer's body, while it is being handed over.
+    fn answer_body(&self, max: usize) -> HostResult<Vec<u8>>;
 
     /// Makes calls from a tick speak of that stream.
     fn set_effective_context(&self, stream: u32) -> HostResult<()>;

@@ -60,6 +60,18 @@ unsafe extern "C" {
     fn proxy_define_metric(kind: u32, name: *const u8, name_len: usize, id: *mut u32) -> u32;
     fn proxy_increment_metric(id: u32, by: i64) -> u32;
     fn proxy_record_metric(id: u32, value: u64) -> u32;
+    fn proxy_http_call(
+        cluster: *const u8,
+        cluster_len: usize,
+        headers: *const u8,
+        headers_len: usize,
+        body: *const u8,
+        body_len: usize,
+        trailers: *const u8,
+        trailers_len: usize,
+        timeout: u32,
+        token: *mut u32,
+    ) -> u32;
     fn proxy_set_effective_context(context: u32) -> u32;
     fn proxy_continue_stream(stream_type: u32) -> u32;
     fn proxy_send_local_response(
@@ -78,6 +90,7 @@ const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const CAS_MISMATCH: u32 = 8;
 const REQUEST_BODY: u32 = 0;
+const ANSWER_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
 const REQUEST_STREAM: u32 = 0;
 const NO_GRPC_STATUS: i32 = -1;
@@ -114,6 +127,7 @@ fn map_type(map: Headers) -> u32 {
     match map {
         Headers::Request => 0,
         Headers::Response => 2,
+        Headers::Answer => 6,
     }
 }
 
@@ -238,6 +252,35 @@ impl Host for EnvoyHost {
     fn request_body(&self, max: usize) -> HostResult<Vec<u8>> {
         let bytes = receive("get_request_body", |data, len| unsafe {
             proxy_get_buffer_bytes(REQUEST_BODY, 0, max, data, len)
+        })?;
+        Ok(bytes.unwrap_or_default())
+    }
+
+    fn call(&self, cluster: &str, headers: &[(&str, &str)], timeout: Duration) -> HostResult<u32> {
+        let headers =
+            HeaderMap::to_wire(headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+        let timeout = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        let mut token = 0;
+        let status = unsafe {
+            proxy_http_call(
+                cluster.as_ptr(),
+                cluster.len(),
+                headers.as_ptr(),
+                headers.len(),
+                std::ptr::null(),
+                0,
+                std::ptr::null(),
+                0,
+                timeout,
+                &mut token,
+            )
+        };
+        check("http_call", status).map(|()| token)
+    }
+
+    fn answer_body(&self, max: usize) -> HostResult<Vec<u8>> {
+        let bytes = receive("get_answer_body", |data, len| unsafe {
+            proxy_get_buffer_bytes(ANSWER_BODY, 0, max, data, len)
         })?;
         Ok(bytes.unwrap_or_default())
     }

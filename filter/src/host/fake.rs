@@ -119,6 +119,12 @@ pub struct FakeState {
     pub response: HashMap<String, Vec<u8>>,
     /// Buffered request body.
     pub body: Vec<u8>,
+    /// Calls so far: cluster and path. The number of a call is its place here.
+    pub calls: Vec<(String, String)>,
+    /// Headers of the answer that is being handed over.
+    pub answer: HashMap<String, Vec<u8>>,
+    /// Body of the answer that is being handed over.
+    pub answer_body: Vec<u8>,
     /// Stream that calls speak of, where one was set.
     pub effective_context: Option<u32>,
     /// Streams resumed so far.
@@ -237,6 +243,7 @@ impl Host for FakeHost {
         let headers = match map {
             Headers::Request => &state.request,
             Headers::Response => &state.response,
+            Headers::Answer => &state.answer,
         };
         let pairs = headers.iter().map(|(name, value)| (name.as_bytes(), value.as_slice()));
         Ok(HeaderMap::from_wire(HeaderMap::to_wire(pairs)))
@@ -248,6 +255,7 @@ impl Host for FakeHost {
         Ok(match map {
             Headers::Request => state.request.get(name).cloned(),
             Headers::Response => state.response.get(name).cloned(),
+            Headers::Answer => state.answer.get(name).cloned(),
         })
     }
 
@@ -257,6 +265,7 @@ impl Host for FakeHost {
         let headers = match map {
             Headers::Request => &mut state.request,
             Headers::Response => &mut state.response,
+            Headers::Answer => &mut state.answer,
         };
         headers.insert(name.to_owned(), value.as_bytes().to_owned());
         Ok(())
@@ -268,6 +277,7 @@ impl Host for FakeHost {
         match map {
             Headers::Request => state.request.remove(name),
             Headers::Response => state.response.remove(name),
+            Headers::Answer => state.answer.remove(name),
         };
         Ok(())
     }
@@ -276,6 +286,19 @@ impl Host for FakeHost {
         self.check("request_body")?;
         let state = self.state.borrow();
         Ok(state.body.iter().take(max).copied().collect())
+    }
+
+    fn call(&self, cluster: &str, headers: &[(&str, &str)], _: Duration) -> HostResult<u32> {
+        self.check("call")?;
+        let path = headers.iter().find(|(name, _)| *name == ":path").map_or("", |(_, value)| value);
+        let calls = &mut self.state.borrow_mut().calls;
+        calls.push((cluster.to_owned(), path.to_owned()));
+        Ok(calls.len() as u32 - 1)
+    }
+
+    fn answer_body(&self, max: usize) -> HostResult<Vec<u8>> {
+        self.check("answer_body")?;
+        Ok(self.state.borrow().answer_body.iter().take(max).copied().collect())
     }
 
     fn set_effective_context(&self, stream: u32) -> HostResult<()> {

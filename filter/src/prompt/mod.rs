@@ -12,6 +12,7 @@
 //! is refused with its name, and its prompts are compared as text.
 
 mod convert;
+pub mod delivery;
 mod image;
 mod segments;
 pub mod template;
