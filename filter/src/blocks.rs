@@ -4,7 +4,7 @@
 //! equal up to exactly the last block in which the prompts (and the seeds) are equal:
 //!
 //! ```text
-//! h[i] = xxh3_64_with_seed(xxh3_64(block[i]), h[i - 1]),   h[-1] = seed
+//! h[i] = xxh3_64_with_seed(xxh3_64(block[i]), h[i - 1]) but for its lowest bit,   h[-1] = seed
 //! ```
 //!
 //! Hashing the block without a seed first is deliberate: xxh3 derives a new secret for every seed it meets with more than
@@ -12,9 +12,10 @@
 //!
 //! A last block that isn't full has no hash: it will be another block once the conversation goes on.
 //!
-//! The first 64 blocks have the configured size; after them, it doubles every 32 blocks. So no block is larger than 1/32 of
+//! The first 64 blocks of text have the configured size; after them, it doubles every 32 blocks. So no block is larger than 1/32 of
 //! what precedes it: what a match may miss is little beside what it found, and a prompt of 400 KB has 210 blocks to look
-//! up, record and age instead of 1,562. Where a block begins depends on its number alone.
+//! up, record and age instead of 1,562. Where a block begins depends on its number alone. Blocks of token ids stay as large
+//! as the engine's. The lowest bit of a hash tells the two kinds of chains apart.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -31,17 +32,25 @@ fn doublings(block: u32) -> u32 {
     (block / GROUP).saturating_sub(1).min(MOST_DOUBLINGS)
 }
 
-/// Blocks of the configured size that the first `depth` blocks of a chain stand for.
-pub fn worth(depth: u32) -> u32 {
+/// Whether a hash is of a chain whose blocks are all of one size: blocks of tokens, as an engine has them.
+fn is_even(hash: BlockHash) -> bool {
+    hash & 1 == 1
+}
+
+/// Blocks of the first one's size that the first `depth` blocks of a chain stand for. `hash`: any block of the chain.
+pub fn worth(hash: BlockHash, depth: u32) -> u32 {
+    if is_even(hash) {
+        return depth;
+    }
     let doublings = doublings(depth);
     // Counted in blocks of this size, each doubling leaves half of what came before it: one group less.
     let worth = u64::from(depth - GROUP * doublings) << doublings;
     u32::try_from(worth).unwrap_or(u32::MAX)
 }
 
-/// Blocks of the configured size that the block after the first `depth` stands for.
-pub fn worth_of(depth: u32) -> usize {
-    1 << doublings(depth)
+/// Blocks of the first one's size that the block after the first `depth` stands for.
+pub fn worth_of(hash: BlockHash, depth: u32) -> usize {
+    if is_even(hash) { 1 } else { 1 << doublings(depth) }
 }
 
 /// Bytes in the first blocks of a chain.
@@ -83,6 +92,7 @@ pub struct Chain {
 #[derive(Debug)]
 pub struct ChainBuilder {
     base: usize,
+    even: bool,
     /// Of the next block.
     size: usize,
     last: u64,
@@ -98,7 +108,27 @@ impl ChainBuilder {
         let blocks = most_blocks(bytes / base);
         let largest = base << doublings(u32::try_from(blocks).unwrap_or(u32::MAX));
         let (hashes, partial) = (Vec::with_capacity(blocks), Vec::with_capacity(largest.min(bytes)));
-        Self { base, size: base, last: seed, hashes, partial }
+        Self { base, even: false, size: base, last: seed, hashes, partial }
+    }
+
+    /// A chain for `tokens` token ids, in blocks of `block` tokens.
+    pub fn tokens(seed: u64, block: usize, tokens: usize) -> Self {
+        let block = block.max(1);
+        let size = block * size_of::<u32>();
+        let (hashes, partial) = (Vec::with_capacity(tokens / block), Vec::with_capacity(size));
+        Self { base: size, even: true, size, last: seed, hashes, partial }
+    }
+
+    /// Takes the next token ids.
+    pub fn push_tokens(&mut self, ids: &[u32]) {
+        // Bytes of a few blocks at a time.
+        for ids in ids.chunks(256) {
+            let mut bytes = [0; 256 * size_of::<u32>()];
+            for (to, id) in bytes.as_chunks_mut().0.iter_mut().zip(ids) {
+                *to = id.to_le_bytes();
+            }
+            self.push(bytes.get(..size_of_val(ids)).unwrap_or_default());
+        }
     }
 
     /// Takes the next bytes. A block that lies whole in `piece` is hashed where it is.
@@ -109,13 +139,13 @@ impl ChainBuilder {
                 return self.partial.extend_from_slice(piece);
             };
             self.partial.extend_from_slice(head);
-            let hash = link(self.last, &self.partial);
+            let hash = self.link(&self.partial);
             self.append(hash);
             self.partial.clear();
             piece = rest;
         }
         while let Some((block, rest)) = piece.split_at_checked(self.size) {
-            self.append(link(self.last, block));
+            self.append(self.link(block));
             piece = rest;
         }
         self.partial.extend_from_slice(piece);
@@ -129,7 +159,13 @@ impl ChainBuilder {
     fn append(&mut self, hash: BlockHash) {
         self.last = hash;
         self.hashes.push(hash);
-        self.size = self.base << doublings(u32::try_from(self.hashes.len()).unwrap_or(u32::MAX));
+        if !self.even {
+            self.size = self.base << doublings(u32::try_from(self.hashes.len()).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn link(&self, block: &[u8]) -> BlockHash {
+        link(self.last, block) & !1 | u64::from(self.even)
     }
 }
 
@@ -171,7 +207,7 @@ mod tests {
             };
             let Some((block, after)) = rest.split_at_checked(size) else { return hashes };
             let own = xxh3_64(block);
-            hashes.push(xxh3_64_with_seed(&own.to_le_bytes(), *hashes.last().unwrap_or(&seed)));
+            hashes.push(xxh3_64_with_seed(&own.to_le_bytes(), *hashes.last().unwrap_or(&seed)) & !1);
             rest = after;
         }
     }
@@ -227,6 +263,25 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_tokens_are_even_and_no_blocks_of_text() {
+        let ids: Vec<u32> = (0..16 * 300 + 5).collect();
+        let chain = |parts: &[&[u32]]| {
+            let mut builder = ChainBuilder::tokens(9, 16, ids.len());
+            parts.iter().for_each(|part| builder.push_tokens(part));
+            builder.finish().hashes
+        };
+        let whole = chain(&[&ids]);
+        assert_eq!(whole.len(), 300);
+        assert!(whole.iter().all(|hash| is_even(*hash)));
+        let (a, b) = ids.split_at(777);
+        assert_eq!(chain(&[a, b]), whole);
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        assert!(
+            super::tests::chain(9, 64, &[bytes]).iter().all(|hash| !is_even(*hash) && !whole.contains(hash))
+        );
+    }
+
+    #[test]
     fn memory_is_reserved_once() {
         for bytes in [0, 255, 16_384, 100_000, 3_000_000] {
             let mut builder = ChainBuilder::new(0, BlockSize::default(), bytes);
@@ -244,13 +299,14 @@ mod tests {
         let bytes: Vec<u8> = (0..400_000u32).map(|n| (n % 251) as u8).collect();
         let all = literal(0, 16, &bytes);
         for depth in 0..=all.len() {
-            let worth = worth(depth as u32) as usize;
+            let worth = worth(0, depth as u32) as usize;
             assert_eq!(literal(0, 16, &bytes[..worth * 16]), all[..depth]);
             assert!(worth == 0 || literal(0, 16, &bytes[..worth * 16 - 1]).len() == depth - 1);
-            assert_eq!(super::worth(depth as u32 + 1) as usize - worth, worth_of(depth as u32));
-            assert!(depth < 64 || super::worth(depth as u32 + 1) as usize - worth <= worth / 32);
+            assert_eq!(super::worth(0, depth as u32 + 1) as usize - worth, worth_of(0, depth as u32));
+            assert!(depth < 64 || super::worth(0, depth as u32 + 1) as usize - worth <= worth / 32);
         }
-        assert_eq!(super::worth(u32::MAX), u32::MAX);
+        assert_eq!(super::worth(0, u32::MAX), u32::MAX);
+        assert_eq!((super::worth(1, 1000), worth_of(1, 1000)), (1000, 1));
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl Aging {
                     break;
                 }
                 going.insert(node.hash);
-                worth += worth_of(node.depth);
+                worth += worth_of(node.hash, node.depth);
                 out.push(node.hash);
                 node = table.trees.node(node.parent);
             }
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn further_on_fewer_blocks_stand_for_as_much() {
         let mut replica = Replica::new();
-        let chain: Vec<BlockHash> = (1..=100).collect();
+        let chain: Vec<BlockHash> = (1..=100).map(|n| 2 * n).collect();
         replica.store(POD, None, 0, &chain, 10);
         assert_eq!(replica.table.worth_of(POD), 64 + 32 * 2 + 4 * 4);
         let mut oldest = |goal| {

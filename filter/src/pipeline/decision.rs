@@ -61,9 +61,9 @@ pub struct Decision {
     pub(super) order: Order,
     /// Blocks of the chain that this pod is thought to hold.
     pub depth: u32,
-    /// The same in blocks of the configured size.
+    /// The same in blocks of the first one's size.
     pub matched: u32,
-    /// Blocks of the configured size in the prompt.
+    /// Blocks of that size in the prompt.
     pub blocks: u32,
     /// Weighted sum of its scores.
     pub score: f32,

@@ -6,7 +6,6 @@ use super::positions::Positions;
 use super::residency::Residency;
 use super::rng::Rng;
 use super::slots::{SlotId, Slots};
-use crate::blocks::worth;
 use crate::pods::Pod;
 
 /// A checked and built profile. Its parts read only slots that earlier ones write.
@@ -147,7 +146,7 @@ impl Profile {
             pod,
             order,
             depth,
-            matched: worth(depth),
+            matched: view.slots.worth(depth),
             blocks: view.slots.prompt_worth(),
             score: totals.get(pod).copied().unwrap_or(0.0),
             relaxed,

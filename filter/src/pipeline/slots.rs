@@ -83,9 +83,15 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Blocks of the configured size in the prompt: further on, a block of the chain stands for several.
+    /// Blocks of the first one's size that the first `depth` blocks stand for: further on, a block of text stands for
+    /// several.
+    pub fn worth(&self, depth: u32) -> u32 {
+        self.chain.first().map_or(0, |hash| blocks::worth(*hash, depth))
+    }
+
+    /// The same of the whole prompt.
     pub fn prompt_worth(&self) -> u32 {
-        blocks::worth(u32::try_from(self.chain.len()).unwrap_or(u32::MAX))
+        self.worth(u32::try_from(self.chain.len()).unwrap_or(u32::MAX))
     }
 
     /// Empties every slot for the next request, keeping buffers.
