@@ -9,12 +9,16 @@ use std::fmt::Write as _;
 
 /// Pods whose scores are shown: the chosen one and its fallbacks.
 const MOST_SHOWN: usize = 8;
+/// Characters of a reason that are shown.
+const LONGEST_REASON: usize = 200;
 
 /// What the `x-warmpath-*` response headers will say.
 #[derive(Debug, Default)]
 pub struct Explanation {
-    /// Why the prompt was not read.
+    /// Why the prompt was not read, or not as tokens.
     pub step_down: Option<String>,
+    /// What the prompt was compared as, where its model has a tokenizer.
+    pub prompt: Option<&'static str>,
     headers: Vec<(&'static str, String)>,
 }
 
@@ -49,8 +53,14 @@ impl Explanation {
         for (name, value) in &self.headers {
             let _ = host.set_header(Headers::Response, name, value);
         }
+        if let Some(prompt) = self.prompt {
+            let _ = host.set_header(Headers::Response, "x-warmpath-prompt", prompt);
+        }
         if let Some(why) = &self.step_down {
-            let _ = host.set_header(Headers::Response, "x-warmpath-step-down", why);
+            // It may quote what a client sent.
+            let plain = why.chars().map(|c| if c.is_ascii_graphic() { c } else { ' ' });
+            let why: String = plain.take(LONGEST_REASON).collect();
+            let _ = host.set_header(Headers::Response, "x-warmpath-step-down", &why);
         }
     }
 }

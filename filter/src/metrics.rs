@@ -21,6 +21,7 @@ metrics! {
     ByPrefix Counter "decided_by_prefix" "Decided with the prompt's blocks looked up in a whole index.";
     ByLoad Counter "decided_by_load" "Decided without a prompt: nothing to read, or a step down.";
     ByRoundRobin Counter "decided_by_round_robin" "Decided by Envoy's own policy: Warmpath named no pod.";
+    ByTokens Counter "decided_by_tokens" "Of these, with the prompt as the engine's own tokens.";
     BlocksAsked Counter "blocks_asked" "Blocks of all prompts that were looked up.";
     BlocksMatched Counter "blocks_matched" "Of these, blocks that the chosen pod was predicted to hold.";
     DecidedAgain Counter "decided_again" "Decisions made a second time, because another worker had written meanwhile.";
@@ -30,6 +31,8 @@ metrics! {
     TooLarge Counter "step_down_too_large" "Bodies over limits.max_body_bytes; routed by load, unread.";
     NotJson Counter "step_down_not_json" "Bodies that are compressed or not JSON; routed by load, unread.";
     IndexNotReady Counter "step_down_index_not_ready" "Requests decided while this VM's replica was loading or behind.";
+    TokenizerNotReady Counter "step_down_tokenizer_not_ready" "Prompts compared as text, because their model's tokenizer was not there yet.";
+    NotFollowed Counter "step_down_not_followed" "Prompts compared as text, because they can't be rendered or tokenized as the engine does.";
     HostErrors Counter "step_down_host_error" "Hostcalls that failed and made a request step down.";
     Unheld Counter "step_down_unheld" "Requests sent on unread, because Envoy gave no body within a second.";
     Moved Counter "moved" "Requests that Envoy's retry took to another pod than the first choice.";
@@ -41,6 +44,8 @@ metrics! {
     DecisionTime Histogram "decision_microseconds" "Time from the whole body to the decision, in microseconds.";
     IndexBlocks Gauge "index_blocks" "Blocks in the index.";
     IndexMemory Gauge "index_memory_bytes" "Memory of one replica of the index.";
+    TokenizerFailures Counter "tokenizer_failures" "Failed attempts to get or load a tokenizer, over all VMs; Envoy's log says why.";
+    TokenizersReady Gauge "tokenizers_ready" "Tokenizers that are loaded, in the VM that keeps house.";
     InFlight Gauge "in_flight" "Requests in flight over all workers.";
 }
 

@@ -1,7 +1,7 @@
 //! One plugin configuration in one VM: what its streams share.
 
 use crate::blocks;
-use crate::config::{self, Router, Settings};
+use crate::config::{self, Router, Settings, TokenizerSettings};
 use crate::fleet::Fleet;
 use crate::guard::Guard;
 use crate::host::{Host, Level};
@@ -9,16 +9,18 @@ use crate::index::{BlockHash, Depths, Index, IndexSettings, MAX_SLOTS, PodRef};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{Matches, PodState, Positions, Residency};
 use crate::pods::Health;
+use crate::prompt::delivery::Delivery;
 use crate::request;
 use crate::stream::Stream;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-/// The VM: its fleets by fingerprint.
+/// The VM: its fleets by fingerprint, and its tokenizers by where they come from.
 #[derive(Default)]
 pub struct Vm {
     fleets: BTreeMap<u64, Weak<RefCell<Fleet>>>,
+    deliveries: BTreeMap<(String, String), Weak<RefCell<Delivery>>>,
 }
 
 impl Vm {
@@ -34,7 +36,20 @@ impl Vm {
             self.fleets.insert(identity, Rc::downgrade(&fleet));
             fleet
         });
-        Ok(Rc::new(Plugin::new(id, router, fleet)))
+        self.deliveries.retain(|_, delivery| delivery.strong_count() > 0);
+        let tokenizers =
+            router.settings().tokenizers.iter().map(|settings| self.delivery(settings)).collect();
+        Ok(Rc::new(Plugin::new(id, router, fleet, tokenizers)))
+    }
+
+    fn delivery(&mut self, settings: &TokenizerSettings) -> Rc<RefCell<Delivery>> {
+        let key = (settings.source.cluster.clone(), settings.source.path.clone());
+        self.deliveries.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let delivery = Delivery::new(settings.source.clone(), settings.memory_bytes);
+            let delivery = Rc::new(RefCell::new(delivery));
+            self.deliveries.insert(key, Rc::downgrade(&delivery));
+            delivery
+        })
     }
 }
 
@@ -63,6 +78,10 @@ pub struct Plugin {
     /// Which pods failed lately.
     pub health: RefCell<Health>,
     places: RefCell<Places>,
+    /// In the order of the configuration.
+    tokenizers: Vec<Rc<RefCell<Delivery>>>,
+    /// Failures of tokenizers as they were last added to Envoy's stats.
+    failures: Cell<u64>,
 }
 
 /// Where the configured pods stand in the index.
@@ -77,21 +96,68 @@ struct Places {
 }
 
 impl Plugin {
-    fn new(id: u32, router: Router, fleet: Rc<RefCell<Fleet>>) -> Self {
+    fn new(
+        id: u32,
+        router: Router,
+        fleet: Rc<RefCell<Fleet>>,
+        tokenizers: Vec<Rc<RefCell<Delivery>>>,
+    ) -> Self {
         if let Ok(mut fleet) = fleet.try_borrow_mut() {
             fleet.name_pods(id, router.pods().iter().map(|pod| pod.id()).collect());
         }
         let health = RefCell::new(Health::new(router.pods().len()));
-        Self { id, router, fleet, guard: RefCell::default(), health, places: RefCell::default() }
+        let (guard, places, failures) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Self { id, router, fleet, guard, health, places, tokenizers, failures }
     }
 
     /// What is to be done ten times a second.
     pub fn tick(&self, host: &impl Host) {
         let Ok(mut fleet) = self.fleet.try_borrow_mut() else { return };
         fleet.tick(host, self.id);
+        self.deliver(host, &fleet);
         let now = fleet.ticks();
         drop(fleet);
         self.send_on_overdue(host, now);
+    }
+
+    fn deliver(&self, host: &impl Host, fleet: &Fleet) {
+        let Some(life) = fleet.index.life() else { return };
+        let keeps_house = fleet.index.holds_lease();
+        let (mut ready, mut failures) = (0, 0);
+        for delivery in &self.tokenizers {
+            let Ok(mut delivery) = delivery.try_borrow_mut() else { continue };
+            // Nobody outside knows the moment at which it is loaded.
+            let seed = (host.now().as_nanos() as u64) ^ life.rotate_left(32);
+            delivery.tick(host, fleet.ticks(), keeps_house, seed);
+            ready += u64::from(delivery.loaded().is_some());
+            failures += delivery.failures();
+        }
+        let before = self.failures.replace(failures);
+        fleet.metrics.add(host, Metric::TokenizerFailures, failures.saturating_sub(before));
+        if keeps_house && !self.tokenizers.is_empty() {
+            fleet.metrics.record(host, Metric::TokenizersReady, ready);
+        }
+    }
+
+    /// An answer came to a call of this root context.
+    pub fn on_answer(&self, host: &impl Host, call: u32) {
+        let now = self.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
+        for delivery in &self.tokenizers {
+            if delivery.try_borrow_mut().is_ok_and(|mut delivery| delivery.on_answer(host, now, call)) {
+                return;
+            }
+        }
+    }
+
+    /// The tokenizer of a model. Engines of one model take requests that name none.
+    pub fn tokenizer_of(&self, model: Option<&str>) -> Option<(&TokenizerSettings, &RefCell<Delivery>)> {
+        let settings = &self.router.settings().tokenizers;
+        let at = match model {
+            Some(model) => settings.iter().position(|one| one.models.iter().any(|name| name == model))?,
+            None if settings.len() == 1 => 0,
+            None => return None,
+        };
+        Some((settings.get(at)?, self.tokenizers.get(at)?))
     }
 
     fn send_on_overdue(&self, host: &impl Host, now: u64) {

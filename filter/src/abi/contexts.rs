@@ -28,7 +28,13 @@ impl Root {
     }
 }
 
-impl Context for Root {}
+impl Context for Root {
+    fn on_http_call_response(&mut self, call: u32, _: usize, _: usize, _: usize) {
+        if let Some(plugin) = &self.plugin {
+            plugin.on_answer(&EnvoyHost, call);
+        }
+    }
+}
 
 impl RootContext for Root {
     fn on_configure(&mut self, _: usize) -> bool {

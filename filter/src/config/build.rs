@@ -2,14 +2,16 @@
 
 use super::mistake::Mistakes;
 use super::pods::build_pods;
-use super::raw::{RawBy, RawConfig, RawProfile, RawRouting, RawSelect};
-use super::router::{Router, Routing, Settings};
+use super::raw::{RawBy, RawConfig, RawProfile, RawRouting, RawSelect, RawTokenizer};
+use super::router::{Router, Routing, Settings, TokenizerSettings};
 use super::select::{PathPattern, Rule};
 use crate::blocks::BlockSize;
 use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
 use crate::pods::Pod;
+use crate::prompt::delivery::Source;
 use crate::request::Limits;
 use std::fmt::Display;
+use std::time::Duration;
 
 /// Longest configuration that is looked at.
 pub const MAX_CONFIG_BYTES: usize = 1 << 20;
@@ -19,6 +21,8 @@ const MAX_NAME: usize = 64;
 const MAX_PROFILES: usize = 32;
 /// Most rules of `select`.
 const MAX_RULES: usize = 64;
+/// Most tokenizers: each takes memory in every VM.
+const MAX_TOKENIZERS: usize = 16;
 /// The profile of whoever names none.
 const DEFAULT_PROFILE: &str = "prefix-aware";
 /// The routing header of whoever names none: what the endpoint picker protocol calls it.
@@ -94,7 +98,52 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
         limits: Limits { max_messages: limits.max_messages, max_parts: limits.max_parts },
         routing: routing(&raw.routing, mistakes),
         debug_header: raw.debug_header.as_ref().map(|name| name.to_ascii_lowercase()),
+        tokenizers: tokenizers(&raw.tokenizers, mistakes),
     }
+}
+
+fn tokenizers(raw: &[RawTokenizer], mistakes: &mut Mistakes) -> Vec<TokenizerSettings> {
+    if raw.len() > MAX_TOKENIZERS {
+        mistakes.add("tokenizers", format!("has {}; at most {MAX_TOKENIZERS} are allowed", raw.len()));
+    }
+    let mut named: Vec<&str> = Vec::new();
+    let raw = raw.iter().take(MAX_TOKENIZERS).enumerate();
+    raw.map(|(i, raw)| {
+        let at = |field: &str| format!("tokenizers[{i}].{field}");
+        if raw.models.is_empty() {
+            mistakes.add(at("models"), "is empty; name the models, as requests do");
+        }
+        for model in &raw.models {
+            if named.contains(&model.as_str()) {
+                mistakes.add(at("models"), format!("{model:?} has a tokenizer already"));
+            }
+            named.push(model);
+        }
+        if raw.cluster.is_empty() {
+            mistakes.add(at("cluster"), "is empty; name the Envoy cluster that has the files");
+        }
+        let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'?' && byte != b'#';
+        if !raw.path.starts_with('/') || !raw.path.bytes().all(plain) {
+            mistakes.add(
+                at("path"),
+                format!("{:?} is no path; give the folder of tokenizer.json, such as /qwen3/", raw.path),
+            );
+        }
+        within(&at("block_tokens"), raw.block_tokens, 1, 4096, mistakes);
+        within(&at("timeout_seconds"), raw.timeout_seconds, 1, 60, mistakes);
+        within(&at("memory_bytes"), raw.memory_bytes, 0, 1 << 30, mistakes);
+        TokenizerSettings {
+            models: raw.models.clone(),
+            source: Source {
+                cluster: raw.cluster.clone(),
+                path: format!("{}/", raw.path.trim_end_matches('/')),
+                timeout: Duration::from_secs(raw.timeout_seconds),
+            },
+            block_tokens: raw.block_tokens,
+            memory_bytes: raw.memory_bytes,
+        }
+    })
+    .collect()
 }
 
 fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {

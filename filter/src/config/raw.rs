@@ -27,6 +27,38 @@ pub struct RawConfig {
     pub routing: RawRouting,
     #[serde(default)]
     pub debug_header: Option<String>,
+    #[serde(default)]
+    pub tokenizers: Vec<RawTokenizer>,
+}
+
+/// Where the tokenizer of some models is to be had.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawTokenizer {
+    pub models: Vec<String>,
+    pub cluster: String,
+    pub path: String,
+    #[serde(default = "RawTokenizer::block_tokens")]
+    pub block_tokens: usize,
+    #[serde(default = "RawTokenizer::timeout_seconds")]
+    pub timeout_seconds: u64,
+    #[serde(default = "RawTokenizer::memory_bytes")]
+    pub memory_bytes: usize,
+}
+
+impl RawTokenizer {
+    /// vLLM's.
+    fn block_tokens() -> usize {
+        16
+    }
+
+    fn timeout_seconds() -> u64 {
+        30
+    }
+
+    fn memory_bytes() -> usize {
+        32 << 20
+    }
 }
 
 /// One pod.

@@ -4,6 +4,7 @@ use super::select::Rule;
 use crate::blocks::BlockSize;
 use crate::pipeline::{Decision, PodState, Profile, Refused, Residency, Scratch, Slots, World};
 use crate::pods::Pod;
+use crate::prompt::delivery::Source;
 use crate::request::Limits;
 
 /// Looks up a request header by its lower-case name.
@@ -37,6 +38,21 @@ pub struct Settings {
     pub routing: Routing,
     /// A request with this header is answered with `x-warmpath-*` headers.
     pub debug_header: Option<String>,
+    /// Tokenizers of models whose prompts are compared as tokens.
+    pub tokenizers: Vec<TokenizerSettings>,
+}
+
+/// The tokenizer of some models.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizerSettings {
+    /// Names by which requests ask for these models.
+    pub models: Vec<String>,
+    /// Where its files are.
+    pub source: Source,
+    /// Tokens in a block of the engine's cache.
+    pub block_tokens: usize,
+    /// Bytes of tokens of text to remember in each VM.
+    pub memory_bytes: usize,
 }
 
 /// How the chosen pod is told to Envoy.

@@ -13,6 +13,8 @@
 
 mod convert;
 pub mod delivery;
+mod dialect;
+mod exact;
 mod image;
 mod segments;
 pub mod template;
@@ -22,6 +24,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use convert::{ConvertError, convert};
+pub use exact::{Exact, Outcome};
 pub use image::{Image, ImageError};
 pub use segments::Segments;
 pub use tokenizer::{LoadError, Tokenizer};

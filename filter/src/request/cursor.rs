@@ -8,7 +8,7 @@ mod string;
 use super::error::{ParseError, Reason};
 use string::unescaped_key;
 
-pub(super) use string::unescaped;
+pub use string::unescaped;
 
 /// How deep arrays and objects may be nested within a value that is skipped: a bit each of a `u128`.
 pub const MAX_DEPTH: u32 = u128::BITS;

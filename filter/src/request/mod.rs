@@ -33,7 +33,7 @@ mod tests;
 pub use body::{Limits, MAX_NAME_BYTES, Request, parse};
 pub use canonical::FORM_VERSION;
 pub use chat::{Chat, Content, Message, Part};
-pub use cursor::MAX_DEPTH;
+pub use cursor::{MAX_DEPTH, unescaped};
 pub use endpoint::Endpoint;
 pub use error::{ParseError, Reason};
 pub use prompt::Prompt;

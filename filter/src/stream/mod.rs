@@ -9,8 +9,9 @@ use crate::host::{HeaderMap, Headers, Host};
 use crate::metrics::Metric;
 use crate::pipeline::{Body, Input, Slots};
 use crate::plugin::Plugin;
-use crate::request::{self, Endpoint};
-use crate::workflow::{Executor, Outcome, Sent};
+use crate::prompt::{Exact, Outcome};
+use crate::request::{self, Endpoint, Request};
+use crate::workflow::{self, Executor, Sent};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -154,7 +155,7 @@ impl Stream {
             return self.decide(host, None);
         };
         match request::parse(endpoint, &body, &settings.limits) {
-            Ok(request) => self.decide(host, Some(&request)),
+            Ok(request) => self.decide_read(host, &body, &request),
             Err(error) => {
                 self.plugin.count(host, Metric::Malformed);
                 if let Some(explanation) = &mut self.explanation {
@@ -163,6 +164,30 @@ impl Stream {
                 self.decide(host, None)
             }
         }
+    }
+
+    /// Decides a request that was read, by its tokens where its model's tokenizer is configured.
+    fn decide_read(&mut self, host: &impl Host, bytes: &[u8], request: &Request<'_>) -> Flow {
+        let plugin = self.plugin.clone();
+        let Some((settings, delivery)) = plugin.tokenizer_of(request.model.as_deref()) else {
+            return self.decide(host, Some(request));
+        };
+        let block_tokens = settings.block_tokens;
+        let exact =
+            Exact { request, bytes, delivery, block_tokens, now: host.now(), outcome: RefCell::default() };
+        let flow = self.decide(host, Some(&exact));
+        let (metric, why) = match exact.outcome.into_inner() {
+            Outcome::Unasked => return flow,
+            Outcome::Exact => (Metric::ByTokens, None),
+            Outcome::NotReady => (Metric::TokenizerNotReady, Some("the tokenizer is not loaded".to_owned())),
+            Outcome::NotFollowed(why) => (Metric::NotFollowed, Some(why)),
+        };
+        plugin.count(host, metric);
+        if let Some(explanation) = &mut self.explanation {
+            explanation.prompt = Some(if why.is_none() { "tokens" } else { "text" });
+            explanation.step_down = why;
+        }
+        flow
     }
 
     /// A held request got no body for too long: decides it unread, and lets it go on. Says whether it was still held.
@@ -196,12 +221,12 @@ impl Stream {
         profile.prepare(&Input { header: &lookup, body }, turn, &mut self.slots);
         let outcome = Executor { host, plugin: &plugin }.run(fleet, profile, &mut self.slots);
         let sent = match outcome {
-            Outcome::Sent(sent) => sent,
-            Outcome::Unsent => {
+            workflow::Outcome::Sent(sent) => sent,
+            workflow::Outcome::Unsent => {
                 fleet.metrics.add(host, Metric::ByRoundRobin, 1);
                 return Flow::Continue;
             }
-            Outcome::Refused(refused) => {
+            workflow::Outcome::Refused(refused) => {
                 fleet.metrics.add(host, Metric::Refused, 1);
                 return explain::refuse(host, &refused);
             }

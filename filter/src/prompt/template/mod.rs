@@ -71,6 +71,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// `bos_token` and the like, which templates may name.
     special: BTreeMap<String, String>,
+    takes_parts: bool,
 }
 
 /// A chat that is to be rendered.
@@ -104,6 +105,8 @@ impl ChatTemplate {
             Some(Templates::Named(named)) => named,
         };
         let mut environment = environment();
+        // Engines look for a loop over a message's content. One over anything of that name is taken for it.
+        let takes_parts = named.iter().any(|named| loops_over_content(&named.template));
         for Named { name, template } in named {
             environment.add_template_owned(name, without_generation_tags(&template))?;
         }
@@ -117,7 +120,12 @@ impl ChatTemplate {
             _ => None,
         };
         let special = special.filter_map(|(name, token)| Some((name, text(token)?))).collect();
-        Ok(Some(Self { environment, special }))
+        Ok(Some(Self { environment, special, takes_parts }))
+    }
+
+    /// Whether content comes to the template as a list of parts, not as one text.
+    pub fn takes_parts(&self) -> bool {
+        self.takes_parts
     }
 
     /// The text of a chat.
@@ -182,6 +190,18 @@ fn environment() -> Environment<'static> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment
+}
+
+fn loops_over_content(template: &str) -> bool {
+    let tags = template.split("{%").skip(1).filter_map(|tag| tag.split("%}").next());
+    tags.filter_map(|tag| tag.trim_matches(['-', '+', ' ', '\n', '\t']).strip_prefix("for ")).any(|tag| {
+        let over = tag.split_once(" in ").map_or("", |(_, over)| over);
+        let over = over.split(" if ").next().unwrap_or("").split('|').next().unwrap_or("").trim();
+        over == "content"
+            || over.ends_with(".content")
+            || over.ends_with("['content']")
+            || over.ends_with("[\"content\"]")
+    })
 }
 
 /// `{% generation %}` only tells trainers which tokens a model made.

@@ -58,6 +58,19 @@ fn loop_controls_dates_and_generation_tags_are_known() {
 }
 
 #[test]
+fn a_loop_over_content_asks_for_parts() {
+    for (source, parts) in [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", false),
+        ("{%- for part in message.content -%}{% endfor %}", true),
+        ("{% for part in m['content'] | reverse %}{% endfor %}", true),
+        ("{% for c in content if c.type == 'text' %}{% endfor %}", true),
+        ("{% if content in messages %}{% endif %}", false),
+    ] {
+        assert_eq!(template(source).takes_parts(), parts, "{source}");
+    }
+}
+
+#[test]
 fn a_template_is_chosen_by_its_name() {
     let config = json!({"chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T{{ tools | length }}"}]});
     let template = ChatTemplate::load(config.to_string().as_bytes()).unwrap().unwrap();

@@ -73,7 +73,7 @@ impl<'b> Cursor<'b> {
 }
 
 /// The text that the inside of a JSON string stands for; none if that isn't valid Unicode.
-pub(in super::super) fn unescaped(string: &[u8]) -> Option<Cow<'_, str>> {
+pub fn unescaped(string: &[u8]) -> Option<Cow<'_, str>> {
     if !string.contains(&b'\\') {
         return std::str::from_utf8(string).ok().map(Cow::Borrowed);
     }

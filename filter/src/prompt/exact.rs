@@ -1,0 +1,103 @@
+//! The chain of a request's prompt in the engine's own tokens, where its model's tokenizer is there.
+
+use super::delivery::{Delivery, Loaded};
+use super::dialect;
+use crate::blocks::{self, BlockSize, Chain, ChainBuilder};
+use crate::pipeline::Body;
+use crate::request::{Prompt, Request, unescaped};
+use std::cell::RefCell;
+use std::time::Duration;
+
+/// A request whose chain is made of tokens where that can be, and of its text elsewhere.
+pub struct Exact<'a> {
+    /// What was read of the body.
+    pub request: &'a Request<'a>,
+    /// The body.
+    pub bytes: &'a [u8],
+    /// The tokenizer of the model that is asked for.
+    pub delivery: &'a RefCell<Delivery>,
+    /// Tokens in a block.
+    pub block_tokens: usize,
+    /// Since the epoch, for templates that tell the date.
+    pub now: Duration,
+    /// What came of it.
+    pub outcome: RefCell<Outcome>,
+}
+
+/// What a chain was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Outcome {
+    /// Nobody asked.
+    #[default]
+    Unasked,
+    /// Tokens.
+    Exact,
+    /// Text: the tokenizer is not there yet.
+    NotReady,
+    /// Text: the prompt is one that cannot be rendered or tokenized as the engine would. Says why.
+    NotFollowed(String),
+}
+
+impl Body for Exact<'_> {
+    fn model(&self) -> Option<&str> {
+        self.request.model.as_deref()
+    }
+
+    fn user(&self) -> Option<&str> {
+        self.request.user.as_deref()
+    }
+
+    fn chain(&self, size: BlockSize) -> Chain {
+        let made = match self.delivery.try_borrow_mut() {
+            Ok(mut delivery) => delivery.loaded().map(|loaded| self.tokens(loaded)),
+            Err(_) => None,
+        };
+        let (outcome, ids) = match made {
+            None => (Outcome::NotReady, None),
+            Some(Err(why)) => (Outcome::NotFollowed(why), None),
+            Some(Ok(ids)) => (Outcome::Exact, Some(ids)),
+        };
+        self.outcome.replace(outcome);
+        match ids {
+            Some(ids) => self.blocks(&ids),
+            None => self.request.chain(size),
+        }
+    }
+}
+
+impl Exact<'_> {
+    fn blocks(&self, ids: &[u32]) -> Chain {
+        let names =
+            [&self.request.model, &self.request.cache_salt].map(|name| name.as_deref().map(str::as_bytes));
+        let size = (self.block_tokens as u64).to_le_bytes();
+        // Chats and completions of equal tokens share blocks, as they do in the engine.
+        let seed = blocks::seed(&[Some(b"ids"), Some(&size), names[0], self.request.lora, names[1]]);
+        let mut chain = ChainBuilder::tokens(seed, self.block_tokens, ids.len());
+        chain.push_tokens(ids);
+        chain.finish()
+    }
+
+    /// The prompt's tokens, or why they can't be known.
+    fn tokens(&self, loaded: &mut Loaded) -> Result<Vec<u32>, String> {
+        let Loaded { tokenizer, template } = loaded;
+        let mut ids = Vec::new();
+        match &self.request.prompt {
+            Prompt::Tokens(tokens) => ids.extend_from_slice(tokens),
+            Prompt::Text(text) => {
+                let text = unescaped(text).ok_or_else(|| "a text that is no Unicode".to_owned())?;
+                ids.extend_from_slice(tokenizer.around().0);
+                tokenizer.encode(&text, &mut ids)?;
+                ids.extend_from_slice(tokenizer.around().1);
+            }
+            Prompt::Chat(_) => {
+                let template =
+                    template.as_ref().ok_or_else(|| "a model without a chat template".to_owned())?;
+                let mut body = serde_json::from_slice(self.bytes).map_err(|error| error.to_string())?;
+                let chat = dialect::chat(&mut body, template.takes_parts(), self.now)?;
+                let text = template.render(chat).map_err(|error| error.to_string())?;
+                tokenizer.encode(&text, &mut ids)?;
+            }
+        }
+        Ok(ids)
+    }
+}
