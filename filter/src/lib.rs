@@ -4,7 +4,8 @@
 //!
 //! [`stream`] is the request's life. At its headers, whatever a client says in routing headers is stripped; an inference
 //! call whose profile reads the prompt is held until its body is whole. [`request`] reads the body in one pass and
-//! [`blocks`] hashes the prompt into a chain. [`workflow`] runs a profile of the [`pipeline`] on what the [`index`] says,
+//! [`blocks`] hashes the prompt into a chain: of its text, or of the engine's own tokens where [`prompt`] has the model's
+//! tokenizer. [`workflow`] runs a profile of the [`pipeline`] on what the [`index`] says,
 //! records the outcome for the other workers, and names the pod in the routing header. When the answer comes, what was
 //! recorded is confirmed, moved or withdrawn; when the stream ends, its request in flight ends.
 //!

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, temporary_dir, wait_until};
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, root, temporary_dir, wait_until};
 
 const DEBUG: &str = "x-warmpath-debug";
 /// Content on one line, which must not be trimmed.
@@ -45,33 +45,24 @@ fn files(dir: &Path) {
     std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).expect("a file can be written");
 }
 
-/// Envoy that serves the files of `dir` to itself, and a tokenizer for the model `sim` from there.
+/// `examples/exact-tokens`, whose files are those of `dir`, for the model of the simulated pods.
 fn envoy(dir: &Path, pods: &Pods) -> Builder {
-    let address = json!({"pipe": {"path": dir.join("files").display().to_string()}});
-    let file = |name: &str| {
-        json!({"match": {"path": format!("/sim/{name}")},
-            "direct_response": {"status": 200, "body": {"filename": dir.join(name).display().to_string()}}})
+    let listener = "/static_resources/listeners/1";
+    let route = |n: usize| {
+        let manager = format!("{listener}/filter_chains/0/filters/0/typed_config");
+        format!("{manager}/route_config/virtual_hosts/0/routes/{n}/direct_response/body/filename")
     };
-    let hcm = json!({
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "files",
-        "route_config": {
-            "max_direct_response_body_size_bytes": 100_000_000,
-            "virtual_hosts": [{"name": "files", "domains": ["*"],
-                "routes": [file("tokenizer.json"), file("tokenizer_config.json")]}]},
-        "http_filters": [{"name": "envoy.filters.http.router",
-            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]});
-    let listener = json!({"name": "files", "address": address,
-        "filter_chains": [{"filters": [{"name": "hcm", "typed_config": hcm}]}]});
-    let cluster = json!({"name": "files", "type": "STATIC", "connect_timeout": "1s",
-        "load_assignment": {"cluster_name": "files", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}]}});
-    let tokenizer = json!({"models": ["sim"], "cluster": "files", "path": "/sim/", "block_tokens": 16});
-    Envoy::builder()
+    let endpoint = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
+    // No other test can have taken it.
+    let address = json!({"pipe": {"path": dir.join("files").display().to_string()}});
+    let file = |name: &str| json!(dir.join(name).display().to_string());
+    Envoy::from_template(&root().join("examples/exact-tokens/envoy.yaml"))
         .pods(pods)
-        .edit("/static_resources/listeners/-", listener)
-        .edit("/static_resources/clusters/-", cluster)
-        .plugin("/debug_header", json!(DEBUG))
-        .plugin("/tokenizers", json!([tokenizer]))
+        .edit(&format!("{listener}/address"), address.clone())
+        .edit(endpoint, address)
+        .edit(&route(0), file("tokenizer.json"))
+        .edit(&route(1), file("tokenizer_config.json"))
+        .plugin("/tokenizers/0/models", json!(["sim"]))
 }
 
 fn ask(envoy: &Envoy, messages: &Value) -> Response {
