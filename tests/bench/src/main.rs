@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
-use warmpath_tests::{Builder, Envoy};
+use warmpath_tests::{Builder, Envoy, wait_until};
 
 const PODS: usize = 4;
 /// Rounds that are not counted.
@@ -45,12 +45,39 @@ fn variants(floor: &Path, warmpath: &Path, pods: &[SocketAddr]) -> Vec<Variant> 
     let addresses = pods.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
     let floor = || Envoy::builder().addresses(pods).module(floor);
     let profile = |name| Envoy::builder().addresses(pods).module(warmpath).plugin("/profile", json!(name));
-    vec![
+    let mut variants = vec![
         variant("envoy-buffer", buffer_only(floor())),
         variant("wasm-floor", floor().plugin_text(&addresses)),
         variant("round-robin", profile("round-robin")),
         variant("prefix-aware", profile("prefix-aware")),
-    ]
+    ];
+    if let Some(folder) = std::env::var_os("WARMPATH_VOCABULARY") {
+        let exact = exact_tokens(Path::new(&folder), pods).module(warmpath);
+        variants.push(variant("exact-tokens", exact));
+        let envoy = &variants[variants.len() - 1].envoy;
+        wait_until("the tokenizer to be loaded", || envoy.stat("wasmcustom.warmpath.tokenizers_ready") == 1);
+    }
+    variants
+}
+
+/// `examples/exact-tokens` with the tokenizer of a folder.
+fn exact_tokens(folder: &Path, pods: &[SocketAddr]) -> Builder {
+    let listener = "/static_resources/listeners/1";
+    let routes = "filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes";
+    let file = |builder: Builder, n: usize, name: &str| {
+        let file = folder.join(name).display().to_string();
+        builder.edit(&format!("{listener}/{routes}/{n}/direct_response/body/filename"), json!(file))
+    };
+    let endpoint = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
+    let socket = std::env::temp_dir().join(format!("warmpath-bench-{}", std::process::id()));
+    let address = json!({"pipe": {"path": socket.display().to_string()}});
+    let builder = Envoy::from_template(&warmpath_tests::root().join("examples/exact-tokens/envoy.yaml"));
+    let builder = file(file(builder, 0, "tokenizer.json"), 1, "tokenizer_config.json");
+    builder
+        .addresses(pods)
+        .edit(&format!("{listener}/address"), address.clone())
+        .edit(endpoint, address)
+        .plugin("/tokenizers/0/models", json!(["bench"]))
 }
 
 async fn measure(mut variants: Vec<Variant>, rounds: usize) {
