@@ -88,6 +88,20 @@ pub struct Chain {
     pub hashes: Vec<BlockHash>,
 }
 
+/// What a piece of a prompt added to a chain: its whole blocks, and the bytes after the last of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Added {
+    hashes: Box<[BlockHash]>,
+    partial: Box<[u8]>,
+}
+
+impl Added {
+    /// Bytes of it.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.hashes) + self.partial.len()
+    }
+}
+
 /// Builds a [`Chain`] from pieces of a canonical form. Where the pieces are cut makes no difference.
 #[derive(Debug)]
 pub struct ChainBuilder {
@@ -149,6 +163,35 @@ impl ChainBuilder {
             piece = rest;
         }
         self.partial.extend_from_slice(piece);
+    }
+
+    /// What the next bytes will be chained to: equal marks go on equally.
+    pub fn mark(&self, seed: u64) -> u64 {
+        xxh3_64_with_seed(&self.partial, xxh3_64_with_seed(&self.last.to_le_bytes(), seed))
+    }
+
+    /// Blocks so far.
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Whether there is no whole block yet.
+    pub fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    /// What was added after the first `before` blocks, to be [added](Self::go_on) to an equal chain another time.
+    pub fn since(&self, before: usize) -> Added {
+        let hashes = self.hashes.get(before..).unwrap_or_default();
+        Added { hashes: hashes.into(), partial: self.partial.as_slice().into() }
+    }
+
+    /// Adds what was added before to a chain of blocks of tokens that stood at the same [mark](Self::mark).
+    pub fn go_on(&mut self, added: &Added) {
+        self.hashes.extend_from_slice(&added.hashes);
+        self.last = self.hashes.last().copied().unwrap_or(self.last);
+        self.partial.clear();
+        self.partial.extend_from_slice(&added.partial);
     }
 
     /// The chain of all that was pushed.
@@ -279,6 +322,27 @@ mod tests {
         assert!(
             super::tests::chain(9, 64, &[bytes]).iter().all(|hash| !is_even(*hash) && !whole.contains(hash))
         );
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_added_can_be_added_again(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u32>(), 0..60), 0..12),
+            block in 1..20usize,
+        ) {
+            let builder = || ChainBuilder::tokens(3, block, 0);
+            let (mut one, mut two, mut plain) = (builder(), builder(), builder());
+            for piece in &pieces {
+                prop_assert_eq!(one.mark(5), two.mark(5));
+                let (mark, before) = (one.mark(5), one.len());
+                one.push_tokens(piece);
+                two.go_on(&one.since(before));
+                plain.push_tokens(piece);
+                prop_assert!(piece.is_empty() || one.mark(5) != mark);
+            }
+            let whole = plain.finish();
+            prop_assert_eq!((&one.finish(), &two.finish()), (&whole, &whole));
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub struct TokenizerSettings {
     pub source: Source,
     /// Tokens in a block of the engine's cache.
     pub block_tokens: usize,
-    /// Bytes of tokens of text to remember in each VM.
+    /// Bytes in which blocks of tokenized text are remembered, in each VM.
     pub memory_bytes: usize,
 }
 

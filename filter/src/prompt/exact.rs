@@ -52,42 +52,38 @@ impl Body for Exact<'_> {
             Ok(mut delivery) => delivery.loaded().map(|loaded| self.tokens(loaded)),
             Err(_) => None,
         };
-        let (outcome, ids) = match made {
+        let (outcome, chain) = match made {
             None => (Outcome::NotReady, None),
             Some(Err(why)) => (Outcome::NotFollowed(why), None),
-            Some(Ok(ids)) => (Outcome::Exact, Some(ids)),
+            Some(Ok(chain)) => (Outcome::Exact, Some(chain)),
         };
         self.outcome.replace(outcome);
-        match ids {
-            Some(ids) => self.blocks(&ids),
-            None => self.request.chain(size),
-        }
+        chain.unwrap_or_else(|| self.request.chain(size))
     }
 }
 
 impl Exact<'_> {
-    fn blocks(&self, ids: &[u32]) -> Chain {
-        let names =
+    fn builder(&self) -> ChainBuilder {
+        let [model, salt] =
             [&self.request.model, &self.request.cache_salt].map(|name| name.as_deref().map(str::as_bytes));
         let size = (self.block_tokens as u64).to_le_bytes();
         // Chats and completions of equal tokens share blocks, as they do in the engine.
-        let seed = blocks::seed(&[Some(b"ids"), Some(&size), names[0], self.request.lora, names[1]]);
-        let mut chain = ChainBuilder::tokens(seed, self.block_tokens, ids.len());
-        chain.push_tokens(ids);
-        chain.finish()
+        let seed = blocks::seed(&[Some(b"ids"), Some(&size), model, self.request.lora, salt]);
+        // Two bytes make a token at the least, mostly three or four.
+        ChainBuilder::tokens(seed, self.block_tokens, self.bytes.len() / 3)
     }
 
-    /// The prompt's tokens, or why they can't be known.
-    fn tokens(&self, loaded: &mut Loaded) -> Result<Vec<u32>, String> {
+    /// The chain of the prompt's tokens, or why they can't be known.
+    fn tokens(&self, loaded: &mut Loaded) -> Result<Chain, String> {
         let Loaded { tokenizer, template } = loaded;
-        let mut ids = Vec::new();
+        let mut chain = self.builder();
         match &self.request.prompt {
-            Prompt::Tokens(tokens) => ids.extend_from_slice(tokens),
+            Prompt::Tokens(tokens) => chain.push_tokens(tokens),
             Prompt::Text(text) => {
                 let text = unescaped(text).ok_or_else(|| "a text that is no Unicode".to_owned())?;
-                ids.extend_from_slice(tokenizer.around().0);
-                tokenizer.encode(&text, &mut ids)?;
-                ids.extend_from_slice(tokenizer.around().1);
+                chain.push_tokens(tokenizer.around().0);
+                tokenizer.chain(&text, &mut chain)?;
+                chain.push_tokens(tokenizer.around().1);
             }
             Prompt::Chat(_) => {
                 let template =
@@ -95,9 +91,9 @@ impl Exact<'_> {
                 let mut body = serde_json::from_slice(self.bytes).map_err(|error| error.to_string())?;
                 let chat = dialect::chat(&mut body, template.takes_parts(), self.now)?;
                 let text = template.render(chat).map_err(|error| error.to_string())?;
-                tokenizer.encode(&text, &mut ids)?;
+                tokenizer.chain(&text, &mut chain)?;
             }
         }
-        Ok(ids)
+        Ok(chain.finish())
     }
 }

@@ -1,6 +1,7 @@
 //! The `tokenizers` crate, loading the whole file its own way, is the reference of what an image makes of it.
 
 use super::*;
+use crate::blocks::ChainBuilder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -38,6 +39,22 @@ fn encode(tokenizer: &mut Tokenizer, text: &str) -> Vec<u32> {
     let mut out = Vec::new();
     tokenizer.encode(text, &mut out).unwrap();
     out
+}
+
+/// Twice: the second time, what is remembered is recalled.
+fn chain(tokenizer: &mut Tokenizer, text: &str) -> [Vec<u64>; 2] {
+    [(), ()].map(|()| {
+        let mut chain = ChainBuilder::tokens(3, 4, 0);
+        tokenizer.chain(text, &mut chain).unwrap();
+        chain.finish().hashes
+    })
+}
+
+fn chain_of(ids: &[u32]) -> [Vec<u64>; 2] {
+    let mut chain = ChainBuilder::tokens(3, 4, 0);
+    chain.push_tokens(ids);
+    let hashes = chain.finish().hashes;
+    [hashes.clone(), hashes]
 }
 
 fn encode_reference(tokenizer: &PipelineTokenizer, text: &str, add_special_tokens: bool) -> Vec<u32> {
@@ -114,6 +131,7 @@ proptest! {
         for text in texts.iter().chain(&texts) {
             let ids = encode(&mut own, text);
             prop_assert_eq!(&ids, &encode_reference(&reference, text, false), "{:?}", text);
+            prop_assert_eq!(chain(&mut own, text), chain_of(&ids), "{:?}", text);
             let whole = [&[size][..], &ids].concat();
             prop_assert_eq!(whole, encode_reference(&reference, text, true), "{:?}", text);
         }
@@ -140,12 +158,16 @@ proptest! {
         for (question, answer, at) in &turns {
             let document = ALPHABET[at.index(ALPHABET.len())].repeat(100);
             told.push(format!("<s>{question}{document}<x>{answer}<s>"));
-            prop_assert_eq!(encode(&mut with, &told.concat()), encode(&mut without, &told.concat()));
+            let ids = encode(&mut without, &told.concat());
+            prop_assert_eq!(chain(&mut with, &told.concat()), chain_of(&ids));
+            prop_assert_eq!(chain(&mut without, &told.concat()), chain_of(&ids));
         }
         for (at, text) in &edits {
             let turn = at.index(told.len());
             told[turn] = text.clone();
-            prop_assert_eq!(encode(&mut with, &told.concat()), encode(&mut without, &told.concat()));
+            let ids = encode(&mut without, &told.concat());
+            prop_assert_eq!(chain(&mut with, &told.concat()), chain_of(&ids));
+            prop_assert_eq!(chain(&mut without, &told.concat()), chain_of(&ids));
         }
         prop_assert!(with.segments_bytes() <= memory);
     }

@@ -3,6 +3,7 @@
 use super::image::{Image, ImageError};
 use super::segments::Segments;
 use super::vocabulary::Vocabulary;
+use crate::blocks::ChainBuilder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -117,7 +118,7 @@ impl fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// A tokenizer from its image. `seed`: a secret of this VM, see [`Vocabulary::new`]. `memory`: bytes of tokens of text
+    /// A tokenizer from its image. `seed`: a secret of this VM, see [`Vocabulary::new`]. `memory`: bytes of blocks of text
     /// to remember, see [`Segments`].
     ///
     /// # Errors
@@ -163,24 +164,53 @@ impl Tokenizer {
     pub fn encode(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
         let mut cut = 0;
         while cut < text.len() {
-            let (until, token, next) = match self.added.extract_next(text.as_bytes(), cut, false, false) {
-                Some(((start, end), token)) if end > cut => (start, Some(token), end),
-                _ => (text.len(), None, text.len()),
-            };
-            self.segment(text.get(cut..until).unwrap_or_default(), cut, out)?;
+            let (segment, token, next) = self.next_segment(text, cut);
+            self.segment(segment, cut, out)?;
             out.extend(token);
             cut = next;
         }
         Ok(())
     }
 
+    /// Adds the tokens of a text to a chain, without those around it. Of what is remembered, nothing is tokenized.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`]; the chain is then of no use.
+    pub fn chain(&mut self, text: &str, chain: &mut ChainBuilder) -> Result<(), String> {
+        let mut ids = Vec::new();
+        let mut cut = 0;
+        while cut < text.len() {
+            let (segment, token, next) = self.next_segment(text, cut);
+            let key = self.segments.key(segment, chain.mark(self.segments.seed()), cut == 0);
+            match key.and_then(|key| self.segments.recall(key)) {
+                Some(added) => chain.go_on(added),
+                None => {
+                    ids.clear();
+                    self.segment(segment, cut, &mut ids)?;
+                    let before = chain.len();
+                    chain.push_tokens(&ids);
+                    if let Some(key) = key {
+                        self.segments.remember(key, chain.since(before));
+                    }
+                }
+            }
+            chain.push_tokens(token.as_slice());
+            cut = next;
+        }
+        Ok(())
+    }
+
+    /// The text from byte `cut` to the next added token, that token, and where it ends.
+    fn next_segment<'t>(&self, text: &'t str, cut: usize) -> (&'t str, Option<u32>, usize) {
+        let (until, token, next) = match self.added.extract_next(text.as_bytes(), cut, false, false) {
+            Some(((start, end), token)) if end > cut => (start, Some(token), end),
+            _ => (text.len(), None, text.len()),
+        };
+        (text.get(cut..until).unwrap_or_default(), token, next)
+    }
+
     /// Appends the tokens of a text between added tokens, which begins at byte `offset`.
     fn segment(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<(), String> {
-        let key = self.segments.key(text, offset == 0);
-        if key.is_some_and(|key| self.segments.recall(key, out)) {
-            return Ok(());
-        }
-        let start = out.len();
         let Self { rest, added, vocabulary, scratch, words, .. } = self;
         let normal =
             normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;
@@ -197,9 +227,6 @@ impl Tokenizer {
                     }
                 }
             }
-        }
-        if let Some(key) = key {
-            self.segments.remember(key, out.get(start..).unwrap_or_default());
         }
         Ok(())
     }

@@ -95,7 +95,7 @@ enum State {
 pub struct Delivery {
     source: Source,
     shelf: Shelf,
-    /// Bytes of tokens to remember, see [`super::Segments`].
+    /// Bytes to remember blocks of text in, see [`super::Segments`].
     memory: usize,
     state: State,
     /// Ticks of this VM before which nothing is tried.
