@@ -135,6 +135,23 @@ fn filters_under_different_vm_ids_are_warned_of() {
 }
 
 #[test]
+fn a_tokenizer_s_cluster_must_be_there() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/exact-tokens/envoy.yaml");
+    let text = std::fs::read_to_string(example).unwrap();
+    let report = |text: &str| {
+        let value: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+        warmpath::check::check(&value).to_string()
+    };
+    assert_eq!(report(&text), "");
+    let other = text.replace(r#""cluster": "tokenizers""#, r#""cluster": "files""#);
+    assert!(
+        report(&other).contains("has no cluster \"files\", from which a tokenizer"),
+        "{}",
+        report(&other)
+    );
+}
+
+#[test]
 fn what_cannot_be_read_has_a_code_of_its_own() {
     let (code, _, err) = command(&["check", &path("broken.yaml")]);
     assert!(code == 2 && err.contains("broken.yaml"), "{err}");

@@ -329,3 +329,21 @@ fn all_mistakes_are_found_at_once_within_a_bound() {
     assert_eq!(report.lines().count(), 33);
     assert!(report.contains("more"), "{report}");
 }
+
+#[test]
+fn tokenizers() {
+    let refuses = |fields: &str, path: &str, words: &[&str]| {
+        refuses_field(&format!(r#""tokenizers": [{{{fields}}}]"#), &format!("tokenizers[0].{path}"), words);
+    };
+    let right = r#""models": ["m"], "cluster": "c", "path": "/p""#;
+    assert!(load(format!(r#"{{{PODS}, "tokenizers": [{{{right}}}]}}"#).as_bytes()).is_ok());
+    refuses(r#""models": [], "cluster": "c", "path": "/p""#, "models", &["empty"]);
+    refuses(r#""models": ["m", "m"], "cluster": "c", "path": "/p""#, "models", &["\"m\"", "already"]);
+    refuses(r#""models": ["m"], "cluster": "", "path": "/p""#, "cluster", &["empty", "Envoy cluster"]);
+    refuses(r#""models": ["m"], "cluster": "c", "path": "p""#, "path", &["\"p\"", "/qwen3/"]);
+    refuses(r#""models": ["m"], "cluster": "c", "path": "/a b?c""#, "path", &["no path"]);
+    refuses(&format!(r#"{right}, "block_tokens": 0"#), "block_tokens", &["0", "1"]);
+    refuses(&format!(r#"{right}, "timeout_seconds": 61"#), "timeout_seconds", &["60"]);
+    refuses(&format!(r#"{right}, "memory_bytes": 9999999999"#), "memory_bytes", &["9999999999"]);
+    refuses(&format!(r#"{right}, "block_size": 16"#), "block_size", &["unknown field"]);
+}

@@ -32,6 +32,15 @@ impl<'a> Clusters<'a> {
         self.0.get(name).is_none_or(|cluster| overrides_host(cluster, header))
     }
 
+    fn check_tokenizers(&self, router: &Router, report: &mut Report) {
+        let clusters = router.settings().tokenizers.iter().map(|tokenizer| tokenizer.source.cluster.as_str());
+        for cluster in clusters.filter(|cluster| !self.0.is_empty() && !self.0.contains_key(cluster)) {
+            let problem =
+                format!("has no cluster {cluster:?}, from which a tokenizer is to be fetched; add it");
+            report.warn("static_resources.clusters", problem);
+        }
+    }
+
     /// Warns of the clusters by which the pods are reached.
     pub fn check(&self, router: &Router, report: &mut Report) {
         let mut used: Vec<_> = match &router.settings().routing {
@@ -47,6 +56,7 @@ impl<'a> Clusters<'a> {
             check_idle(cluster, report);
             check_breakers(cluster, report);
         }
+        self.check_tokenizers(router, report);
         match &router.settings().routing {
             Routing::Address { .. } => {
                 used.iter().for_each(|cluster| check_endpoints(cluster, router, report))

@@ -7,27 +7,12 @@ use super::template::Chat;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// Fields of a request that change its prompt in ways that are not followed.
-const NOT_FOLLOWED: [&str; 6] = [
-    "chat_template",
-    "documents",
-    "mm_processor_kwargs",
-    "media_io_kwargs",
-    "reasoning_effort",
-    "truncate_prompt_tokens",
-];
-
 /// The chat of a body. `parts`: whether the template takes content as a list of parts.
 ///
 /// # Errors
 /// Says what in the body is not followed.
 pub fn chat(body: &mut Value, parts: bool, now: Duration) -> Result<Chat, String> {
     let Some(body) = body.as_object_mut() else { return Err("the body is no object".to_owned()) };
-    if let Some(field) =
-        NOT_FOLLOWED.iter().find(|field| body.get(**field).is_some_and(|value| !value.is_null()))
-    {
-        return Err(format!("{field} changes the prompt"));
-    }
     let Some(Value::Array(messages)) = body.remove("messages") else { return Err("no messages".to_owned()) };
     let messages = messages.into_iter().map(|message| reshape(message, parts)).collect::<Result<_, _>>()?;
     let tools = match body.remove("tools") {
@@ -185,8 +170,6 @@ mod tests {
     fn what_is_not_followed_is_refused() {
         let messages = json!([{"role": "user", "content": "a"}]);
         for (body, cause) in [
-            (json!({"messages": messages, "chat_template": "x"}), "chat_template"),
-            (json!({"messages": messages, "documents": [{}]}), "documents"),
             (json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}), "image_url"),
             (
                 json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}),
@@ -199,6 +182,6 @@ mod tests {
             let error = said(body, false).unwrap_err();
             assert!(error.contains(cause), "{error}");
         }
-        assert!(said(json!({"messages": messages, "documents": null, "tools": []}), false).is_ok());
+        assert!(said(json!({"messages": messages, "tools": []}), false).is_ok());
     }
 }

@@ -75,6 +75,9 @@ impl Exact<'_> {
 
     /// The chain of the prompt's tokens, or why they can't be known.
     fn tokens(&self, loaded: &mut Loaded) -> Result<Chain, String> {
+        if let Some(field) = self.request.altered_by {
+            return Err(format!("{field} changes the prompt"));
+        }
         let Loaded { tokenizer, template } = loaded;
         let mut chain = self.builder();
         match &self.request.prompt {

@@ -38,9 +38,23 @@ pub struct Request<'b> {
     pub cache_salt: Option<Cow<'b, str>>,
     /// The JSON text of SGLang's `lora_path`, a string or a list of strings.
     pub lora: Option<&'b [u8]>,
+    /// A field that changes what the engine makes of the prompt, beside those above. Blocks of text don't mind; tokens do.
+    pub altered_by: Option<&'static str>,
     /// What the model reads.
     pub prompt: Prompt<'b>,
 }
+
+/// Fields of [`Request::altered_by`].
+const ALTERING: [&str; 8] = [
+    "add_special_tokens",
+    "chat_template",
+    "documents",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "prompt_embeds",
+    "reasoning_effort",
+    "truncate_prompt_tokens",
+];
 
 /// Reads the body of a request to `endpoint`.
 pub fn parse<'b>(endpoint: Endpoint, body: &'b [u8], limits: &Limits) -> Result<Request<'b>, ParseError> {
@@ -71,6 +85,7 @@ struct Fields<'b> {
     cache_salt: Option<Cow<'b, str>>,
     lora: Option<&'b [u8]>,
     tools: Option<&'b [u8]>,
+    altered_by: Option<&'static str>,
     prompt: Option<Prompt<'b>>,
 }
 
@@ -91,7 +106,9 @@ impl<'b> Fields<'b> {
             b"lora_path" => self.lora = cursor.nullable(Cursor::value)?,
             b"tools" => self.tools = cursor.nullable(Cursor::value)?,
             _ if key != field.as_bytes() => {
-                cursor.value()?;
+                let value = cursor.value()?;
+                let altering = ALTERING.iter().find(|name| name.as_bytes() == key);
+                self.altered_by = self.altered_by.or(altering.copied().filter(|_| value != b"null"));
             }
             b"messages" => {
                 self.prompt = cursor.nullable(|cursor| Chat::read(cursor, limits).map(Prompt::Chat))?;
@@ -102,13 +119,13 @@ impl<'b> Fields<'b> {
     }
 
     fn finish(self, cursor: &Cursor<'b>, field: &'static str) -> Result<Request<'b>, ParseError> {
-        let Self { model, stream, user, cache_salt, lora, tools, prompt } = self;
+        let Self { model, stream, user, cache_salt, lora, tools, altered_by, prompt } = self;
         let prompt = match prompt {
             Some(Prompt::Chat(chat)) => Prompt::Chat(Chat { tools, ..chat }),
             Some(prompt) => prompt,
             None => return cursor.error(Reason::Missing(field)),
         };
-        Ok(Request { model, stream, user, cache_salt, lora, prompt })
+        Ok(Request { model, stream, user, cache_salt, lora, altered_by, prompt })
     }
 }
 

@@ -235,3 +235,14 @@ fn a_short_prompt_has_no_block() {
     let request = parse(Endpoint::Completions, b"{\"prompt\":\"\"}", &Limits::default()).unwrap();
     assert!(request.chain(BlockSize::default()).hashes.is_empty());
 }
+
+#[test]
+fn fields_that_change_the_prompt_are_noted() {
+    let altered_by = |rest: &str| {
+        let body = format!(r#"{{"prompt": "a"{rest}}}"#);
+        parse(Endpoint::Completions, body.as_bytes(), &Limits::default()).unwrap().altered_by
+    };
+    assert_eq!(altered_by(r#", "temperature": 0, "truncate_prompt_tokens": null"#), None);
+    assert_eq!(altered_by(r#", "truncate_prompt_tokens": 5"#), Some("truncate_prompt_tokens"));
+    assert_eq!(altered_by(r#", "add_special_tokens": false"#), Some("add_special_tokens"));
+}
