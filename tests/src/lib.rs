@@ -14,6 +14,7 @@ mod envoy;
 mod pods;
 mod process;
 mod raw;
+mod tokens;
 mod wait;
 
 pub use client::{Exchange, Request, Response, Streaming};

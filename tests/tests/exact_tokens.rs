@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, root, temporary_dir, wait_until};
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, temporary_dir, wait_until};
 
 const DEBUG: &str = "x-warmpath-debug";
 /// Content on one line, which must not be trimmed.
@@ -45,24 +45,8 @@ fn files(dir: &Path) {
     std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).expect("a file can be written");
 }
 
-/// `examples/exact-tokens`, whose files are those of `dir`, for the model of the simulated pods.
 fn envoy(dir: &Path, pods: &Pods) -> Builder {
-    let listener = "/static_resources/listeners/1";
-    let route = |n: usize| {
-        let manager = format!("{listener}/filter_chains/0/filters/0/typed_config");
-        format!("{manager}/route_config/virtual_hosts/0/routes/{n}/direct_response/body/filename")
-    };
-    let endpoint = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
-    // No other test can have taken it.
-    let address = json!({"pipe": {"path": dir.join("files").display().to_string()}});
-    let file = |name: &str| json!(dir.join(name).display().to_string());
-    Envoy::from_template(&root().join("examples/exact-tokens/envoy.yaml"))
-        .pods(pods)
-        .edit(&format!("{listener}/address"), address.clone())
-        .edit(endpoint, address)
-        .edit(&route(0), file("tokenizer.json"))
-        .edit(&route(1), file("tokenizer_config.json"))
-        .plugin("/tokenizers/0/models", json!(["sim"]))
+    Envoy::with_tokenizer(dir, &dir.join("files"), "sim").pods(pods)
 }
 
 fn ask(envoy: &Envoy, messages: &Value) -> Response {

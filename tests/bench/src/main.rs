@@ -52,32 +52,16 @@ fn variants(floor: &Path, warmpath: &Path, pods: &[SocketAddr]) -> Vec<Variant> 
         variant("prefix-aware", profile("prefix-aware")),
     ];
     if let Some(folder) = std::env::var_os("WARMPATH_VOCABULARY") {
-        let exact = exact_tokens(Path::new(&folder), pods).module(warmpath);
+        let socket = std::env::temp_dir().join(format!("warmpath-bench-{}", std::process::id()));
+        let exact =
+            Envoy::with_tokenizer(Path::new(&folder), &socket, "bench").addresses(pods).module(warmpath);
         variants.push(variant("exact-tokens", exact));
         let envoy = &variants[variants.len() - 1].envoy;
         wait_until("the tokenizer to be loaded", || envoy.stat("wasmcustom.warmpath.tokenizers_ready") == 1);
+        // It was fetched, and is not fetched again.
+        let _ = std::fs::remove_file(&socket);
     }
     variants
-}
-
-/// `examples/exact-tokens` with the tokenizer of a folder.
-fn exact_tokens(folder: &Path, pods: &[SocketAddr]) -> Builder {
-    let listener = "/static_resources/listeners/1";
-    let routes = "filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes";
-    let file = |builder: Builder, n: usize, name: &str| {
-        let file = folder.join(name).display().to_string();
-        builder.edit(&format!("{listener}/{routes}/{n}/direct_response/body/filename"), json!(file))
-    };
-    let endpoint = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
-    let socket = std::env::temp_dir().join(format!("warmpath-bench-{}", std::process::id()));
-    let address = json!({"pipe": {"path": socket.display().to_string()}});
-    let builder = Envoy::from_template(&warmpath_tests::root().join("examples/exact-tokens/envoy.yaml"));
-    let builder = file(file(builder, 0, "tokenizer.json"), 1, "tokenizer_config.json");
-    builder
-        .addresses(pods)
-        .edit(&format!("{listener}/address"), address.clone())
-        .edit(endpoint, address)
-        .plugin("/tokenizers/0/models", json!(["bench"]))
 }
 
 async fn measure(mut variants: Vec<Variant>, rounds: usize) {
