@@ -12,10 +12,10 @@
 //!
 //! A last block that isn't full has no hash: it will be another block once the conversation goes on.
 //!
-//! The first 64 blocks of text have the configured size; after them, it doubles every 32 blocks. So no block is larger than 1/32 of
-//! what precedes it: what a match may miss is little beside what it found, and a prompt of 400 KB has 210 blocks to look
-//! up, record and age instead of 1,562. Where a block begins depends on its number alone. Blocks of token ids stay as large
-//! as the engine's. The lowest bit of a hash tells the two kinds of chains apart.
+//! The first 64 blocks of text have the configured size; after them, it doubles every 32 blocks. So no block is larger
+//! than 1/32 of what precedes it: what a match may miss is little beside what it found, and a prompt of 400 KB has 210
+//! blocks to look up, record and age instead of 1,562. Where a block begins depends on its number alone. Blocks of token
+//! ids stay as large as the engine's. The lowest bit of a hash tells the two kinds of chains apart.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

@@ -21,7 +21,7 @@ metrics! {
     ByPrefix Counter "decided_by_prefix" "Decided with the prompt's blocks looked up in a whole index.";
     ByLoad Counter "decided_by_load" "Decided without a prompt: nothing to read, or a step down.";
     ByRoundRobin Counter "decided_by_round_robin" "Decided by Envoy's own policy: Warmpath named no pod.";
-    ByTokens Counter "decided_by_tokens" "Of these, with the prompt as the engine's own tokens.";
+    ByTokens Counter "decided_by_tokens" "Prompts that were compared as the engine's own tokens.";
     BlocksAsked Counter "blocks_asked" "Blocks of all prompts that were looked up.";
     BlocksMatched Counter "blocks_matched" "Of these, blocks that the chosen pod was predicted to hold.";
     DecidedAgain Counter "decided_again" "Decisions made a second time, because another worker had written meanwhile.";

@@ -23,6 +23,18 @@ pub fn chat(body: &mut Value, parts: bool, now: Duration) -> Result<Chat, String
         Some(Value::Object(kwargs)) => kwargs,
         _ => Map::new(),
     };
+    // Whether they or the engine's own values count is the engine's affair.
+    let own = [
+        "messages",
+        "tools",
+        "documents",
+        "chat_template",
+        "add_generation_prompt",
+        "continue_final_message",
+    ];
+    if let Some(name) = own.iter().find(|name| kwargs.contains_key(**name)) {
+        return Err(format!("{name} within chat_template_kwargs"));
+    }
     let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
     Ok(Chat {
         messages,
@@ -175,6 +187,7 @@ mod tests {
                 json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}),
                 "arguments",
             ),
+            (json!({"messages": messages, "chat_template_kwargs": {"tools": []}}), "chat_template_kwargs"),
             (json!({"messages": [1]}), "no object"),
             (json!({"prompt": "a"}), "no messages"),
             (json!([]), "no object"),

@@ -7,7 +7,6 @@ use crate::blocks::ChainBuilder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
-
 use tokenizers::pipeline::{
     EncodeOptions, PipelinePatternMatcher, PipelineTokenizer, PreTokenizer, PreTokenizerScratch, Segment,
     Span, SpecialSegmentIterator, normalize_all,

@@ -101,7 +101,7 @@ pub struct Delivery {
     /// Ticks of this VM before which nothing is tried.
     not_before: u64,
     pause: u64,
-    /// What was taken from the shelf and was no use: it is not tried again.
+    /// What was taken from the shelf and was no use. Who keeps house fetches the files instead of trying it again.
     refused: Option<shelf::Label>,
     failures: u64,
 }
@@ -145,7 +145,9 @@ impl Delivery {
 
     fn begin(&mut self, host: &impl Host, now: u64, keeps_house: bool) {
         match self.shelf.label(host) {
-            Ok(Some(label)) if self.refused != Some(label) => {
+            // Only who can put something better there turns from what was no use; others try it again, ever more rarely:
+            // the same files may have been put there once more, whole.
+            Ok(Some(label)) if !keeps_house || self.refused != Some(label) => {
                 self.state = State::Taking(Taking::begin(label))
             }
             Ok(_) if keeps_house => self.fetch(host, now, File::Tokenizer, Vec::new()),
@@ -218,7 +220,8 @@ impl Delivery {
             Ok(Taken::More) => return,
             Ok(Taken::Files(files)) => load(&files, seed, self.memory),
             Ok(Taken::Broken) => Err("what another VM left in shared data is not whole".to_owned()),
-            Err(error) => Err(error.to_string()),
+            // Says nothing of what is there.
+            Err(error) => return self.failed(host, now, &error),
         };
         match loaded {
             Ok(loaded) => {

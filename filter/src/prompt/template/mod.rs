@@ -141,7 +141,8 @@ impl ChatTemplate {
             true => Some(mark(&mut chat.messages)?),
             false => None,
         };
-        if let Some(number) = chat.messages.iter().chain(chat.tools.iter().flatten()).find_map(inexact) {
+        let mut given = chat.messages.iter().chain(chat.tools.iter().flatten()).chain(chat.kwargs.values());
+        if let Some(number) = given.find_map(inexact) {
             return Err(TemplateError(format!("the number {number} may not be what was written")));
         }
         let mut values: BTreeMap<String, Value> =
