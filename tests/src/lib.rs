@@ -20,7 +20,7 @@ mod wait;
 pub use client::{Exchange, Request, Response, Streaming};
 pub use envoy::{Builder, Envoy};
 pub use pods::{Pods, Seen};
-pub use process::temporary_dir;
+pub use process::{Process, temporary_dir};
 pub use raw::{Head, Raw};
 pub use wait::{DEADLINE, wait_for, wait_until};
 

@@ -14,7 +14,8 @@ use tokio::net::TcpStream;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Sends `count` requests over `concurrency` connections; returns how long each took.
+/// Sends `count` requests over `concurrency` connections, each as many that follow one another. Returns how long each took,
+/// in the order of their numbers.
 pub async fn run(
     target: SocketAddr,
     prompts: &Rc<Prompts>,
@@ -25,7 +26,8 @@ pub async fn run(
     let tasks: Vec<_> = (0..concurrency)
         .map(|lane| {
             let prompts = prompts.clone();
-            let numbers = (first + lane..first + count).step_by(concurrency);
+            let each = count / concurrency;
+            let numbers = first + lane * each..first + (lane + 1) * each;
             tokio::task::spawn_local(client(target, prompts, numbers))
         })
         .collect();

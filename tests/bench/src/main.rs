@@ -1,154 +1,125 @@
-//! Measures, in turn and in one run: Envoy alone, the wasm floor, and Warmpath's profiles, at 1, 40 and 400 KB.
+//! Measures, in turn and in one run: Envoy alone, the wasm floor, Warmpath's profiles, and Dynamo's frontend where it is
+//! installed, at 1, 40 and 400 KB.
 //!
-//! Envoy has one worker pinned to core 0; load and pods share core 1. CPU is what all threads of Envoy's process used.
-//! Many short rounds are interleaved, and the lower quartile of each variant is reported: whatever else a machine does
-//! only ever adds.
+//! A router has one worker where it has workers, and is pinned to core 0; load and pods share core 1. CPU is what all threads
+//! of the router's process used. Many short rounds are interleaved, and the lower quartile of each router is reported:
+//! whatever else a machine does only ever adds.
 
+mod dynamo;
 mod load;
 mod mock;
 mod prompts;
+mod router;
 
-use prompts::Prompts;
+use prompts::{Prompts, Shape, TURNS};
+use router::Router;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::rc::Rc;
-use std::time::Duration;
-use warmpath_tests::{Builder, Envoy, wait_until};
+use warmpath_tests::{Envoy, wait_until};
 
 const PODS: usize = 4;
 /// Rounds that are not counted.
 const WARM: usize = 3;
+/// Connections while CPU is measured.
+const MANY: usize = 16;
 
-/// One way to route, and what was measured of it.
-struct Variant {
-    name: &'static str,
-    envoy: Envoy,
-    next: usize,
-}
+const USAGE: &str =
+    "usage: warmpath-bench FLOOR.wasm WARMPATH.wasm ROUNDS SHAPE…   (quarter, cold, conversation)";
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let floor = PathBuf::from(args.next().expect("usage: warmpath-bench FLOOR.wasm WARMPATH.wasm [ROUNDS]"));
-    let warmpath =
-        PathBuf::from(args.next().expect("usage: warmpath-bench FLOOR.wasm WARMPATH.wasm [ROUNDS]"));
-    let rounds: usize = args.next().map_or(20, |text| text.parse().expect("ROUNDS is a number"));
-    pin(std::process::id(), 1);
+    let floor = PathBuf::from(args.next().expect(USAGE));
+    let warmpath = PathBuf::from(args.next().expect(USAGE));
+    let rounds: usize = args.next().and_then(|text| text.parse().ok()).expect(USAGE);
+    let shapes: Vec<_> = args.map(|name| shape(&name)).collect();
+    router::pin(std::process::id(), 1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let pods = runtime.block_on(mock::start(PODS)).expect("pods start");
-    let variants = variants(&floor, &warmpath, &pods);
-    tokio::task::LocalSet::new().block_on(&runtime, measure(variants, rounds));
-}
-
-fn variants(floor: &Path, warmpath: &Path, pods: &[SocketAddr]) -> Vec<Variant> {
-    let addresses = pods.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
-    let floor = || Envoy::builder().addresses(pods).module(floor);
-    let profile = |name| Envoy::builder().addresses(pods).module(warmpath).plugin("/profile", json!(name));
-    let mut variants = vec![
-        variant("envoy-buffer", buffer_only(floor())),
-        variant("wasm-floor", floor().plugin_text(&addresses)),
-        variant("round-robin", profile("round-robin")),
-        variant("prefix-aware", profile("prefix-aware")),
-    ];
-    if let Some(folder) = std::env::var_os("WARMPATH_VOCABULARY") {
-        let socket = std::env::temp_dir().join(format!("warmpath-bench-{}", std::process::id()));
-        let exact =
-            Envoy::with_tokenizer(Path::new(&folder), &socket, "bench").addresses(pods).module(warmpath);
-        variants.push(variant("exact-tokens", exact));
-        let envoy = &variants[variants.len() - 1].envoy;
-        wait_until("the tokenizer to be loaded", || envoy.stat("wasmcustom.warmpath.tokenizers_ready") == 1);
-        // It was fetched, and is not fetched again.
-        let _ = std::fs::remove_file(&socket);
-    }
-    variants
-}
-
-async fn measure(mut variants: Vec<Variant>, rounds: usize) {
-    println!(
-        "{:<14}{:>8} | {:>22} | {:>36}",
-        "", "", "p50 us, concurrency 1", "CPU us a request, concurrency 16"
-    );
-    for kilobytes in [1, 40, 400] {
-        let prompts = Rc::new(Prompts::new(kilobytes * 1000));
-        let (alone, many) = if kilobytes < 100 { (100, 1000) } else { (40, 320) };
-        let mut p50 = vec![Vec::new(); variants.len()];
-        let mut cpu = vec![Vec::new(); variants.len()];
-        for round in 0..rounds + WARM {
-            for (i, v) in variants.iter_mut().enumerate() {
-                let mut times = v.run(&prompts, alone, 1).await;
-                times.sort_unstable();
-                let before = cpu_used(v.envoy.process_id());
-                v.run(&prompts, many, 16).await;
-                let used = (cpu_used(v.envoy.process_id()) - before).as_secs_f64() * 1e6 / many as f64;
-                // The first rounds warm connections, caches and the JIT.
-                if round >= WARM {
-                    p50[i].push(times[times.len() / 2].as_secs_f64() * 1e6);
-                    cpu[i].push(used);
+    let mut routers = routers(&floor, &warmpath, &pods);
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        for shape in shapes {
+            for kilobytes in [1, 40, 400] {
+                if shape != Shape::Conversation || kilobytes == 400 {
+                    measure(&mut routers, shape, kilobytes, rounds).await;
                 }
             }
         }
-        let base = quartile(&mut cpu[1]);
-        for (i, v) in variants.iter().enumerate() {
-            let (p50, cpu) = (quartile(&mut p50[i]), quartile(&mut cpu[i]));
-            println!(
-                "{:<14}{:>5} KB | {:>22.0} | {:>18.0} = {:>4.2} x floor",
-                v.name,
-                kilobytes,
-                p50,
-                cpu,
-                cpu / base
-            );
+    });
+    for router in &routers {
+        println!("{:<14} {:>5.0} MB", router.name, router.memory());
+    }
+}
+
+fn shape(name: &str) -> Shape {
+    match name {
+        "quarter" => Shape::Quarter,
+        "cold" => Shape::Cold,
+        "conversation" => Shape::Conversation,
+        _ => panic!("{USAGE}"),
+    }
+}
+
+fn routers(floor: &Path, warmpath: &Path, pods: &[SocketAddr]) -> Vec<Router> {
+    let addresses = pods.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
+    let floor = || Envoy::builder().addresses(pods).module(floor);
+    let profile = |name| Envoy::builder().addresses(pods).module(warmpath).plugin("/profile", json!(name));
+    let mut routers = vec![
+        Router::envoy("envoy-buffer", router::buffer_only(floor())),
+        Router::envoy("wasm-floor", floor().plugin_text(&addresses)),
+        Router::envoy("round-robin", profile("round-robin")),
+        Router::envoy("prefix-aware", profile("prefix-aware")),
+    ];
+    let Some(vocabulary) = std::env::var_os("WARMPATH_VOCABULARY").map(PathBuf::from) else { return routers };
+    let socket = std::env::temp_dir().join(format!("warmpath-bench-{}", std::process::id()));
+    let exact = Envoy::with_tokenizer(&vocabulary, &socket, "bench").addresses(pods).module(warmpath);
+    let exact = Router::envoy("exact-tokens", exact);
+    wait_until("the tokenizer to be loaded", || {
+        exact.stat("wasmcustom.warmpath.tokenizers_ready") == Some(1)
+    });
+    // It was fetched, and is not fetched again.
+    let _ = std::fs::remove_file(&socket);
+    routers.push(exact);
+    if let Some(python) = std::env::var_os("DYNAMO_PYTHON") {
+        routers.push(dynamo::start(Path::new(&python), &vocabulary, PODS));
+    }
+    routers
+}
+
+async fn measure(routers: &mut [Router], shape: Shape, kilobytes: usize, rounds: usize) {
+    let prompts = Rc::new(Prompts::new(shape, kilobytes * 1000));
+    let (alone, many) = match (shape, kilobytes) {
+        (Shape::Conversation, _) => (TURNS, TURNS * MANY),
+        (_, 400) => (40, 20 * MANY),
+        _ => (100, 60 * MANY),
+    };
+    let mut p50 = vec![Vec::new(); routers.len()];
+    let mut cpu = vec![Vec::new(); routers.len()];
+    for round in 0..rounds + WARM {
+        for (i, router) in routers.iter_mut().enumerate() {
+            let mut times = router.run(&prompts, alone, 1).await;
+            if shape == Shape::Conversation {
+                // The last quarter of the turns: those that are about as long as was asked for.
+                times.drain(..TURNS * 3 / 4);
+            }
+            times.sort_unstable();
+            let before = router.cpu_used();
+            router.run(&prompts, many, MANY).await;
+            let used = (router.cpu_used() - before).as_secs_f64() * 1e6 / many as f64;
+            // The first rounds warm connections, caches and the JIT.
+            if round >= WARM {
+                p50[i].push(times[times.len() / 2].as_secs_f64() * 1e6);
+                cpu[i].push(used);
+            }
         }
     }
-}
-
-impl Variant {
-    async fn run(&mut self, prompts: &Rc<Prompts>, count: usize, concurrency: usize) -> Vec<Duration> {
-        let first = self.next;
-        self.next += count;
-        load::run(self.envoy.address(), prompts, first, count, concurrency)
-            .await
-            .unwrap_or_else(|e| panic!("{}: {e}\n{}", self.name, self.envoy.log()))
+    println!("{:<22} | {:>10} | {:>17}", format!("{shape:?}, {kilobytes} KB"), "p50 us", "CPU us a request");
+    let base = quartile(&mut cpu[1]);
+    for (i, router) in routers.iter().enumerate() {
+        let (p50, cpu) = (quartile(&mut p50[i]), quartile(&mut cpu[i]));
+        println!("{:<22} | {:>10.0} | {:>7.0} = {:>5.2} x floor", router.name, p50, cpu, cpu / base);
     }
-}
-
-fn variant(name: &'static str, builder: Builder) -> Variant {
-    let envoy = builder.concurrency(1).start();
-    pin(envoy.process_id(), 0);
-    Variant { name, envoy, next: 0 }
-}
-
-/// Envoy's own buffering instead of the wasm filter.
-fn buffer_only(builder: Builder) -> Builder {
-    let filter = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0";
-    builder.edit(
-        filter,
-        json!({"name": "warmpath", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
-            "max_request_bytes": 33_554_432
-        }}),
-    )
-}
-
-/// Binds a process with all its threads to a core.
-fn pin(process: u32, core: usize) {
-    let ran = Command::new("taskset").args(["-acp", &core.to_string(), &process.to_string()]).output();
-    assert!(
-        ran.is_ok_and(|run| run.status.success()),
-        "taskset (util-linux) could not pin a process to core {core}"
-    );
-}
-
-/// CPU that a process has used.
-fn cpu_used(process: u32) -> Duration {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("Envoy runs").flatten();
-    // The first number of schedstat: nanoseconds on a CPU.
-    let used = threads.filter_map(|thread| -> Option<u64> {
-        let stat = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        stat.split_whitespace().next()?.parse().ok()
-    });
-    Duration::from_nanos(used.sum())
 }
 
 fn quartile(values: &mut [f64]) -> f64 {

@@ -1,9 +1,11 @@
-//! Request bodies of natural text, with escapes and letters beyond ASCII, three quarters of each shared with others.
+//! Request bodies of natural text, with escapes and letters beyond ASCII.
 
 use bytes::Bytes;
 
 /// Distinct shared prefixes.
-pub const PREFIXES: usize = 64;
+const PREFIXES: usize = 64;
+/// Turns of a conversation: each sends all that was said before, and a question.
+pub const TURNS: usize = 20;
 
 const WORDS: &[&str] = &[
     "the",
@@ -59,11 +61,22 @@ const WORDS: &[&str] = &[
     "🚀",
 ];
 
-/// Bodies of about one size.
+/// What requests have in common with those before them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// A system prompt of three quarters that others share, and a question like no other.
+    Quarter,
+    /// Nothing.
+    Cold,
+    /// Each [`TURNS`] requests are a conversation like no other that grows to the size.
+    Conversation,
+}
+
+/// Bodies of one shape, of about one size.
 pub struct Prompts {
+    shape: Shape,
     prefixes: Vec<String>,
     tail: String,
-    tail_bytes: usize,
 }
 
 /// A generator whose sequence depends on its seed alone (SplitMix64).
@@ -92,23 +105,42 @@ fn text(random: &mut Random, bytes: usize) -> String {
 
 impl Prompts {
     /// Bodies of about `bytes` bytes.
-    pub fn new(bytes: usize) -> Self {
+    pub fn new(shape: Shape, bytes: usize) -> Self {
         let mut random = Random(bytes as u64);
-        let prefixes = (0..PREFIXES).map(|_| text(&mut random, bytes * 3 / 4)).collect();
-        let tail_bytes = bytes / 4;
-        Self { prefixes, tail: text(&mut random, tail_bytes), tail_bytes }
+        let (prefixes, each, tail) = match shape {
+            Shape::Quarter => (PREFIXES, bytes * 3 / 4, bytes / 4),
+            Shape::Cold => (0, 0, bytes),
+            Shape::Conversation => (2 * TURNS, bytes / (2 * TURNS), 0),
+        };
+        let prefixes = (0..prefixes).map(|_| text(&mut random, each)).collect();
+        Self { shape, prefixes, tail: text(&mut random, tail) }
     }
 
-    /// The body of the `n`-th request: a shared prefix as system prompt, and a question like no other.
+    /// The body of the `n`-th request.
     pub fn body(&self, n: usize) -> Bytes {
-        let prefix = &self.prefixes[n % PREFIXES];
-        let mut body = String::with_capacity(prefix.len() + self.tail_bytes + 256);
-        body.push_str(r#"{"model":"bench","messages":[{"role":"system","content":""#);
-        body.push_str(prefix);
-        body.push_str(r#""},{"role":"user","content":""#);
-        body.push_str(&format!("question {n}: "));
-        body.push_str(&self.tail);
-        body.push_str(r#""}],"temperature":0.7,"stream":false,"max_tokens":128}"#);
+        let mut body = String::from(r#"{"model":"bench","messages":["#);
+        match self.shape {
+            Shape::Quarter => {
+                body.push_str(r#"{"role":"system","content":""#);
+                body.push_str(&self.prefixes[n % PREFIXES]);
+                body.push_str(r#""},"#);
+                push(&mut body, "user", n, &self.tail);
+            }
+            Shape::Cold => push(&mut body, "user", n, &self.tail),
+            Shape::Conversation => {
+                let (conversation, turn) = (n / TURNS, n % TURNS);
+                for (i, said) in self.prefixes.iter().take(2 * turn + 1).enumerate() {
+                    body.push_str(if i > 0 { "," } else { "" });
+                    push(&mut body, if i % 2 == 0 { "user" } else { "assistant" }, conversation, said);
+                }
+            }
+        }
+        body.push_str(r#"],"temperature":0.7,"stream":false,"max_tokens":1}"#);
         Bytes::from(body)
     }
+}
+
+/// A message that no request of another number has.
+fn push(body: &mut String, role: &str, number: usize, text: &str) {
+    body.push_str(&format!(r#"{{"role":"{role}","content":"number {number}: {text}"}}"#));
 }
