@@ -1,59 +1,51 @@
 //! Bytes of a prompt -> chained block hashes.
 //!
-//! The canonical form of a prompt is cut into blocks. The hash of a block covers everything before it, so two chains are
-//! equal up to exactly the last block in which the prompts (and the seeds) are equal:
+//! The canonical form of a prompt is cut into blocks of one size. The link of a block covers everything before it, so two
+//! chains are equal up to exactly the last block in which the prompts (and the seeds) are equal:
 //!
 //! ```text
-//! h[i] = xxh3_64_with_seed(xxh3_64(block[i]), h[i - 1]) but for its lowest bit,   h[-1] = seed
+//! link[i] = xxh3_64_with_seed(xxh3_64(block[i]), link[i - 1]),   link[-1] = seed
 //! ```
 //!
 //! Hashing the block without a seed first is deliberate: xxh3 derives a new secret for every seed it meets with more than
 //! 240 bytes, which costs about as much again as a block of 256 bytes itself.
 //!
-//! A last block that isn't full has no hash: it will be another block once the conversation goes on.
+//! A last block that isn't full has no link: it will be another block once the conversation goes on.
 //!
-//! The first 64 blocks of text have the configured size; after them, it doubles every 32 blocks. So no block is larger
-//! than 1/32 of what precedes it: what a match may miss is little beside what it found, and a prompt of 400 KB has 210
-//! blocks to look up, record and age instead of 1,562. Where a block begins depends on its number alone. Blocks of token
-//! ids stay as large as the engine's. The lowest bit of a hash tells the two kinds of chains apart.
+//! Not every link is kept. The first 64 are; after them every second one, and the distance doubles every 32 that are kept. So
+//! no distance is larger than 1/32 of what precedes it: what a match may miss is little beside what it found, and a prompt of
+//! 400 KB has 210 hashes to look up, record and age instead of 1,562 in blocks of 256 bytes, or 6,250 in blocks of 16 tokens.
+//! Which links are kept depends on their number alone. Each kept hash is *worth* the blocks that it stands for.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Name of a block and, since hashes are chained, of all that precedes it.
+/// Name of a prefix of a prompt: the link of its last block.
 pub type BlockHash = u64;
 
-/// Blocks after which the size doubles, from twice as many on.
+/// Kept links after which their distance doubles, from twice as many on.
 const GROUP: u32 = 32;
-/// Beyond any prompt that Envoy would buffer, blocks stay at this many doublings.
+/// Beyond any prompt that Envoy would buffer, the distance stays at this many doublings.
 const MOST_DOUBLINGS: u32 = 20;
 
-/// How often the size was doubled for a block, by its number in the chain.
-fn doublings(block: u32) -> u32 {
-    (block / GROUP).saturating_sub(1).min(MOST_DOUBLINGS)
+/// How often the distance was doubled for a kept link, by its number.
+fn doublings(kept: u32) -> u32 {
+    (kept / GROUP).saturating_sub(1).min(MOST_DOUBLINGS)
 }
 
-/// Whether a hash is of a chain whose blocks are all of one size: blocks of tokens, as an engine has them.
-fn is_even(hash: BlockHash) -> bool {
-    hash & 1 == 1
-}
-
-/// Blocks of the first one's size that the first `depth` blocks of a chain stand for. `hash`: any block of the chain.
-pub fn worth(hash: BlockHash, depth: u32) -> u32 {
-    if is_even(hash) {
-        return depth;
-    }
+/// Blocks that the first `depth` hashes of a chain stand for.
+pub fn worth(depth: u32) -> u32 {
     let doublings = doublings(depth);
-    // Counted in blocks of this size, each doubling leaves half of what came before it: one group less.
+    // Counted in blocks at this distance, each doubling leaves half of what came before it: one group less.
     let worth = u64::from(depth - GROUP * doublings) << doublings;
     u32::try_from(worth).unwrap_or(u32::MAX)
 }
 
-/// Blocks of the first one's size that the block after the first `depth` stands for.
-pub fn worth_of(hash: BlockHash, depth: u32) -> usize {
-    if is_even(hash) { 1 } else { 1 << doublings(depth) }
+/// Blocks that the hash after the first `depth` stands for.
+pub fn worth_of(depth: u32) -> usize {
+    1 << doublings(depth)
 }
 
-/// Bytes in the first blocks of a chain.
+/// Bytes in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSize(usize);
 
@@ -81,35 +73,41 @@ impl Default for BlockSize {
     }
 }
 
-/// The hashes of a prompt's full blocks, first block first.
+/// The hashes of a prompt, shortest prefix first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// One hash a block.
+    /// Each [worth](worth_of) its blocks.
     pub hashes: Vec<BlockHash>,
 }
 
-/// What a piece of a prompt added to a chain: its whole blocks, and the bytes after the last of them.
+/// What a piece of a prompt added to a chain, and where it left the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added {
     hashes: Box<[BlockHash]>,
+    end: End,
     partial: Box<[u8]>,
 }
 
 impl Added {
-    /// Bytes of it.
+    /// Bytes of it, beside its own.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.hashes) + self.partial.len()
     }
 }
 
+/// Where a chain stands after its last block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct End {
+    link: u64,
+    /// Blocks until a link is kept again.
+    until_kept: usize,
+}
+
 /// Builds a [`Chain`] from pieces of a canonical form. Where the pieces are cut makes no difference.
 #[derive(Debug)]
 pub struct ChainBuilder {
-    base: usize,
-    even: bool,
-    /// Of the next block.
     size: usize,
-    last: u64,
+    end: End,
     hashes: Vec<BlockHash>,
     /// Bytes of the block that the last piece left unfinished.
     partial: Vec<u8>,
@@ -118,19 +116,17 @@ pub struct ChainBuilder {
 impl ChainBuilder {
     /// A chain for a prompt of `bytes` bytes in canonical form. `bytes` only reserves memory.
     pub fn new(seed: u64, size: BlockSize, bytes: usize) -> Self {
-        let base = size.bytes();
-        let blocks = most_blocks(bytes / base);
-        let largest = base << doublings(u32::try_from(blocks).unwrap_or(u32::MAX));
-        let (hashes, partial) = (Vec::with_capacity(blocks), Vec::with_capacity(largest.min(bytes)));
-        Self { base, even: false, size: base, last: seed, hashes, partial }
+        Self::with_size(seed, size.bytes(), bytes)
     }
 
     /// A chain for `tokens` token ids, in blocks of `block` tokens.
     pub fn tokens(seed: u64, block: usize, tokens: usize) -> Self {
-        let block = block.max(1);
-        let size = block * size_of::<u32>();
-        let (hashes, partial) = (Vec::with_capacity(tokens / block), Vec::with_capacity(size));
-        Self { base: size, even: true, size, last: seed, hashes, partial }
+        Self::with_size(seed, block.max(1) * size_of::<u32>(), tokens * size_of::<u32>())
+    }
+
+    fn with_size(seed: u64, size: usize, bytes: usize) -> Self {
+        let hashes = Vec::with_capacity(most_hashes(bytes / size));
+        Self { size, end: End { link: seed, until_kept: 1 }, hashes, partial: Vec::with_capacity(size) }
     }
 
     /// Takes the next token ids.
@@ -153,43 +149,51 @@ impl ChainBuilder {
                 return self.partial.extend_from_slice(piece);
             };
             self.partial.extend_from_slice(head);
-            let hash = self.link(&self.partial);
-            self.append(hash);
+            self.append(link(self.end.link, &self.partial));
             self.partial.clear();
             piece = rest;
         }
         while let Some((block, rest)) = piece.split_at_checked(self.size) {
-            self.append(self.link(block));
+            self.append(link(self.end.link, block));
             piece = rest;
         }
         self.partial.extend_from_slice(piece);
     }
 
-    /// What the next bytes will be chained to: equal marks go on equally.
-    pub fn mark(&self, seed: u64) -> u64 {
-        xxh3_64_with_seed(&self.partial, xxh3_64_with_seed(&self.last.to_le_bytes(), seed))
+    fn append(&mut self, link: u64) {
+        self.end.link = link;
+        self.end.until_kept -= 1;
+        if self.end.until_kept == 0 {
+            self.hashes.push(link);
+            self.end.until_kept = worth_of(u32::try_from(self.hashes.len()).unwrap_or(u32::MAX));
+        }
     }
 
-    /// Blocks so far.
+    /// What the next bytes will be chained to: equal marks go on equally.
+    pub fn mark(&self, seed: u64) -> u64 {
+        xxh3_64_with_seed(&self.partial, xxh3_64_with_seed(&self.end.link.to_le_bytes(), seed))
+    }
+
+    /// Hashes so far.
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there is no whole block yet.
+    /// Whether there is no hash yet.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// What was added after the first `before` blocks, to be [added](Self::go_on) to an equal chain another time.
+    /// What was added after the first `before` hashes, to be [added](Self::go_on) to an equal chain another time.
     pub fn since(&self, before: usize) -> Added {
         let hashes = self.hashes.get(before..).unwrap_or_default();
-        Added { hashes: hashes.into(), partial: self.partial.as_slice().into() }
+        Added { hashes: hashes.into(), end: self.end, partial: self.partial.as_slice().into() }
     }
 
-    /// Adds what was added before to a chain of blocks of tokens that stood at the same [mark](Self::mark).
+    /// Adds what was added before to a chain that stood at the same [mark](Self::mark).
     pub fn go_on(&mut self, added: &Added) {
         self.hashes.extend_from_slice(&added.hashes);
-        self.last = self.hashes.last().copied().unwrap_or(self.last);
+        self.end = added.end;
         self.partial.clear();
         self.partial.extend_from_slice(&added.partial);
     }
@@ -198,25 +202,13 @@ impl ChainBuilder {
     pub fn finish(self) -> Chain {
         Chain { hashes: self.hashes }
     }
-
-    fn append(&mut self, hash: BlockHash) {
-        self.last = hash;
-        self.hashes.push(hash);
-        if !self.even {
-            self.size = self.base << doublings(u32::try_from(self.hashes.len()).unwrap_or(u32::MAX));
-        }
-    }
-
-    fn link(&self, block: &[u8]) -> BlockHash {
-        link(self.last, block) & !1 | u64::from(self.even)
-    }
 }
 
-/// At least as many blocks as a prompt has that fills `even` blocks of the configured size.
-fn most_blocks(even: usize) -> usize {
+/// At least as many hashes as are kept of so many blocks.
+fn most_hashes(blocks: usize) -> usize {
     let group = GROUP as usize;
-    match even.checked_div(2 * group).and_then(usize::checked_ilog2) {
-        None => even,
+    match blocks.checked_div(2 * group).and_then(usize::checked_ilog2) {
+        None => blocks,
         Some(doublings) => group * (doublings as usize + 3),
     }
 }
@@ -241,18 +233,20 @@ mod tests {
 
     /// The chain as the module's first lines say it, over the whole prompt at once.
     fn literal(seed: u64, size: usize, bytes: &[u8]) -> Vec<u64> {
-        let mut hashes = Vec::new();
-        let mut rest = bytes;
-        loop {
-            let size = match hashes.len() {
-                0..64 => size,
-                n => size << (n / 32 - 1),
-            };
-            let Some((block, after)) = rest.split_at_checked(size) else { return hashes };
-            let own = xxh3_64(block);
-            hashes.push(xxh3_64_with_seed(&own.to_le_bytes(), *hashes.last().unwrap_or(&seed)) & !1);
-            rest = after;
+        let mut links = vec![seed];
+        for block in bytes.chunks_exact(size) {
+            links.push(xxh3_64_with_seed(&xxh3_64(block).to_le_bytes(), *links.last().unwrap()));
         }
+        let mut kept = Vec::new();
+        let mut at = 1;
+        while let Some(link) = links.get(at) {
+            kept.push(*link);
+            at += match kept.len() {
+                0..64 => 1,
+                n => 1 << (n / 32 - 1),
+            };
+        }
+        kept
     }
 
     fn chain(seed: u64, size: usize, pieces: &[Vec<u8>]) -> Vec<u64> {
@@ -306,28 +300,23 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_tokens_are_even_and_no_blocks_of_text() {
+    fn tokens_are_bytes_in_little_endian() {
         let ids: Vec<u32> = (0..16 * 300 + 5).collect();
         let chain = |parts: &[&[u32]]| {
             let mut builder = ChainBuilder::tokens(9, 16, ids.len());
             parts.iter().for_each(|part| builder.push_tokens(part));
             builder.finish().hashes
         };
-        let whole = chain(&[&ids]);
-        assert_eq!(whole.len(), 300);
-        assert!(whole.iter().all(|hash| is_even(*hash)));
-        let (a, b) = ids.split_at(777);
-        assert_eq!(chain(&[a, b]), whole);
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        assert!(
-            super::tests::chain(9, 64, &[bytes]).iter().all(|hash| !is_even(*hash) && !whole.contains(hash))
-        );
+        assert_eq!(chain(&[&ids]), literal(9, 64, &bytes));
+        let (a, b) = ids.split_at(777);
+        assert_eq!(chain(&[a, b]), chain(&[&ids]));
     }
 
     proptest! {
         #[test]
         fn what_was_added_can_be_added_again(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u32>(), 0..60), 0..12),
+            pieces in prop::collection::vec(prop::collection::vec(any::<u32>(), 0..400), 0..12),
             block in 1..20usize,
         ) {
             let builder = || ChainBuilder::tokens(3, block, 0);
@@ -359,18 +348,17 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_worth_its_bytes() {
+    fn a_hash_is_worth_its_blocks() {
         let bytes: Vec<u8> = (0..400_000u32).map(|n| (n % 251) as u8).collect();
         let all = literal(0, 16, &bytes);
         for depth in 0..=all.len() {
-            let worth = worth(0, depth as u32) as usize;
+            let worth = worth(depth as u32) as usize;
             assert_eq!(literal(0, 16, &bytes[..worth * 16]), all[..depth]);
             assert!(worth == 0 || literal(0, 16, &bytes[..worth * 16 - 1]).len() == depth - 1);
-            assert_eq!(super::worth(0, depth as u32 + 1) as usize - worth, worth_of(0, depth as u32));
-            assert!(depth < 64 || super::worth(0, depth as u32 + 1) as usize - worth <= worth / 32);
+            assert_eq!(super::worth(depth as u32 + 1) as usize - worth, worth_of(depth as u32));
+            assert!(depth < 64 || worth_of(depth as u32) <= worth / 32);
         }
-        assert_eq!(super::worth(0, u32::MAX), u32::MAX);
-        assert_eq!((super::worth(1, 1000), worth_of(1, 1000)), (1000, 1));
+        assert_eq!(super::worth(u32::MAX), u32::MAX);
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl Aging {
                     break;
                 }
                 going.insert(node.hash);
-                worth += worth_of(node.hash, node.depth);
+                worth += worth_of(node.depth);
                 out.push(node.hash);
                 node = table.trees.node(node.parent);
             }

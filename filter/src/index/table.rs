@@ -190,7 +190,7 @@ impl Table {
         for slot in block.stored.iter() {
             let Some(pod) = self.pods.get_mut(slot.index()) else { continue };
             pod.stored += 1;
-            pod.worth += worth_of(block.hash, block.depth);
+            pod.worth += worth_of(block.depth);
             if pair.visible.contains(slot) {
                 pod.visible += 1;
                 pod.visible += self.trees.spread(index, slot, true, pod.stored - pod.visible);
@@ -291,7 +291,7 @@ impl Table {
         }
         if let Some(pod) = self.pods.get_mut(slot.index()) {
             pod.stored += 1;
-            pod.worth += worth_of(entry.hash, depth);
+            pod.worth += worth_of(depth);
             if visible {
                 pod.visible += 1;
                 pod.visible += self.trees.spread(entry.index, slot, true, pod.stored - pod.visible);
@@ -306,7 +306,7 @@ impl Table {
         let state = entry.pods.of(slot, self.trees.sets());
         let (Some(visible), Some(pod)) = (state, self.pods.get_mut(slot.index())) else { return false };
         pod.stored -= 1;
-        pod.worth -= worth_of(hash, self.trees.node(entry.index).depth);
+        pod.worth -= worth_of(self.trees.node(entry.index).depth);
         if visible {
             pod.visible -= 1;
             pod.visible -= self.trees.spread(entry.index, slot, false, pod.visible);

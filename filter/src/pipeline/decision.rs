@@ -61,7 +61,7 @@ pub struct Decision {
     pub(super) order: Order,
     /// Blocks of the chain that this pod is thought to hold.
     pub depth: u32,
-    /// The same in blocks of the first one's size.
+    /// The same, each with the blocks that it stands for.
     pub matched: u32,
     /// Blocks of that size in the prompt.
     pub blocks: u32,

@@ -6,6 +6,7 @@ use super::positions::Positions;
 use super::residency::Residency;
 use super::rng::Rng;
 use super::slots::{SlotId, Slots};
+use crate::blocks;
 use crate::pods::Pod;
 
 /// A checked and built profile. Its parts read only slots that earlier ones write.
@@ -146,7 +147,7 @@ impl Profile {
             pod,
             order,
             depth,
-            matched: view.slots.worth(depth),
+            matched: blocks::worth(depth),
             blocks: view.slots.prompt_worth(),
             score: totals.get(pod).copied().unwrap_or(0.0),
             relaxed,

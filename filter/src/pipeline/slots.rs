@@ -70,7 +70,7 @@ pub struct Slots {
     pub turn: u64,
     /// The model that the body asked for; filled before the first part, where the body is read.
     pub model: Option<String>,
-    /// [`SlotId::Chain`], first block first. Empty without a prompt of at least one block.
+    /// [`SlotId::Chain`], shortest prefix first. Empty without a prompt of at least one block.
     pub chain: Vec<BlockHash>,
     /// [`SlotId::Residency`].
     pub residency: Matches,
@@ -83,15 +83,9 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Blocks of the first one's size that the first `depth` blocks stand for: further on, a block of text stands for
-    /// several.
-    pub fn worth(&self, depth: u32) -> u32 {
-        self.chain.first().map_or(0, |hash| blocks::worth(*hash, depth))
-    }
-
-    /// The same of the whole prompt.
+    /// Blocks that the whole chain stands for.
     pub fn prompt_worth(&self) -> u32 {
-        self.worth(u32::try_from(self.chain.len()).unwrap_or(u32::MAX))
+        blocks::worth(u32::try_from(self.chain.len()).unwrap_or(u32::MAX))
     }
 
     /// Empties every slot for the next request, keeping buffers.

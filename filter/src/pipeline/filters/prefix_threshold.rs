@@ -1,5 +1,6 @@
 //! Only pods that hold enough of the prompt.
 
+use crate::blocks::worth;
 use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
@@ -48,12 +49,7 @@ impl Filter for PrefixThreshold {
             return;
         }
         let enough = self.min_share * view.slots.prompt_worth() as f32;
-        let warm = view
-            .slots
-            .residency
-            .steps()
-            .iter()
-            .filter(|(depth, _)| view.slots.worth(*depth) as f32 >= enough);
+        let warm = view.slots.residency.steps().iter().filter(|(depth, _)| worth(*depth) as f32 >= enough);
         *kept = kept.intersect(&warm.fold(Positions::default(), |all, (_, pods)| all.union(pods)));
     }
 }

@@ -1,5 +1,6 @@
 //! Pods that hold more of the prompt score more.
 
+use crate::blocks;
 use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
@@ -48,8 +49,7 @@ impl Score for Prefix {
         for (i, (depth, pods)) in steps.iter().enumerate() {
             holders = holders.union(pods);
             let next = steps.get(i + 1).map_or(0, |(depth, _)| *depth);
-            let worth = |depth| view.slots.worth(depth);
-            let blocks = worth(*depth).saturating_sub(worth(next)) as f32;
+            let blocks = blocks::worth(*depth).saturating_sub(blocks::worth(next)) as f32;
             let worth =
                 if self.sharing == 0.0 { blocks } else { blocks / (holders.len() as f32).powf(self.sharing) };
             for pod in holders.intersect(among).iter() {
