@@ -4,7 +4,7 @@ use super::delivery::{Delivery, Loaded};
 use super::dialect;
 use crate::blocks::{self, BlockSize, Chain, ChainBuilder};
 use crate::pipeline::Body;
-use crate::request::{Prompt, Request, unescaped};
+use crate::request::{Prompt, Request, tree, unescaped};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ impl Exact<'_> {
             Prompt::Chat(_) => {
                 let template =
                     template.as_ref().ok_or_else(|| "a model without a chat template".to_owned())?;
-                let mut body = serde_json::from_slice(self.bytes).map_err(|error| error.to_string())?;
+                let mut body = tree(self.bytes).map_err(|error| error.to_string())?;
                 let chat = dialect::chat(&mut body, template.takes_parts(), self.now)?;
                 let text = template.render(chat).map_err(|error| error.to_string())?;
                 tokenizer.chain(&text, &mut chain)?;

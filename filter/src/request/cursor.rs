@@ -75,6 +75,14 @@ impl<'b> Cursor<'b> {
         &mut self,
         mut field: impl FnMut(&mut Self, &[u8]) -> Result<(), ParseError>,
     ) -> Result<(), ParseError> {
+        self.object_as_written(|cursor, key| field(cursor, &unescaped_key(key)))
+    }
+
+    /// The same with keys as they are written, without their quotes.
+    pub(super) fn object_as_written(
+        &mut self,
+        mut field: impl FnMut(&mut Self, &'b [u8]) -> Result<(), ParseError>,
+    ) -> Result<(), ParseError> {
         self.at += 1;
         if self.token()? == b'}' {
             self.at += 1;
@@ -82,7 +90,7 @@ impl<'b> Cursor<'b> {
         }
         loop {
             let key = self.key()?;
-            field(self, &unescaped_key(key))?;
+            field(self, key)?;
             if self.ends(b'}')? {
                 return Ok(());
             }

@@ -28,7 +28,7 @@ pub enum Reason {
     BadEscape,
     /// A number isn't one of JSON's.
     BadNumber,
-    /// Arrays and objects are nested deeper than [`MAX_DEPTH`](super::MAX_DEPTH).
+    /// Arrays and objects are nested deeper than [`MAX_DEPTH`](super::MAX_DEPTH), or within a [tree](super::tree) than 64 levels.
     TooDeep,
     /// There are more messages, or more content parts, than the [`Limits`](super::Limits) allow.
     TooMany(&'static str, usize),
@@ -45,6 +45,8 @@ pub enum Reason {
     NameTooLong(&'static str),
     /// A name isn't valid UTF-8, or has a lone surrogate among its escapes.
     NameNotText(&'static str),
+    /// A text isn't valid UTF-8, or has a lone surrogate among its escapes.
+    NotUnicode,
 }
 
 impl fmt::Display for ParseError {
@@ -58,7 +60,7 @@ impl fmt::Display for ParseError {
             Reason::ControlCharacter => f.write_str("a control character in a string, escape it"),
             Reason::BadEscape => f.write_str("an escape that JSON doesn't know, escape the backslash"),
             Reason::BadNumber => f.write_str("a number that JSON doesn't know"),
-            Reason::TooDeep => write!(f, "nested deeper than {} levels", super::MAX_DEPTH),
+            Reason::TooDeep => f.write_str("nested too deep"),
             Reason::TooMany(what, limit) => write!(f, "more than {limit} {what}, raise the limit"),
             Reason::WrongType { field, expected } => write!(f, "`{field}` must be {expected}"),
             Reason::Missing(field) => write!(f, "`{field}` is absent or null before here, send it"),
@@ -66,6 +68,7 @@ impl fmt::Display for ParseError {
                 write!(f, "`{field}` is longer than {} bytes, shorten it", super::MAX_NAME_BYTES)
             }
             Reason::NameNotText(field) => write!(f, "`{field}` isn't valid Unicode"),
+            Reason::NotUnicode => f.write_str("a text that ends before here isn't valid Unicode"),
         }
     }
 }

@@ -26,6 +26,7 @@ mod endpoint;
 mod error;
 mod prompt;
 mod special;
+mod tree;
 
 #[cfg(test)]
 mod tests;
@@ -37,3 +38,4 @@ pub use cursor::{MAX_DEPTH, unescaped};
 pub use endpoint::Endpoint;
 pub use error::{ParseError, Reason};
 pub use prompt::Prompt;
+pub use tree::tree;

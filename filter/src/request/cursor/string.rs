@@ -74,11 +74,70 @@ impl<'b> Cursor<'b> {
 
 /// The text that the inside of a JSON string stands for; none if that isn't valid Unicode.
 pub fn unescaped(string: &[u8]) -> Option<Cow<'_, str>> {
-    if !string.contains(&b'\\') {
-        return std::str::from_utf8(string).ok().map(Cow::Borrowed);
+    // Escapes are ASCII: the rest is UTF-8 if the whole is.
+    let mut rest = simdutf8::basic::from_utf8(string).ok()?;
+    let Some(mut at) = backslash(string) else { return Some(Cow::Borrowed(rest)) };
+    let mut text = String::with_capacity(string.len());
+    loop {
+        let (plain, escape) = rest.split_at_checked(at)?;
+        text.push_str(plain);
+        let (character, length) = unescape(escape.as_bytes())?;
+        text.push(character);
+        rest = escape.get(length..)?;
+        match backslash(rest.as_bytes()) {
+            Some(next) => at = next,
+            None => {
+                text.push_str(rest);
+                return Some(Cow::Owned(text));
+            }
+        }
     }
-    let quoted = [b"\"", string, b"\""].concat();
-    serde_json::from_slice(&quoted).ok().map(Cow::Owned)
+}
+
+fn backslash(bytes: &[u8]) -> Option<usize> {
+    let mut filled = [0; WIDTH];
+    let mut base = 0;
+    while base < bytes.len() {
+        let mut stops = special(window(bytes, base, &mut filled));
+        while stops != 0 {
+            let at = base + stops.trailing_zeros() as usize;
+            if bytes.get(at) == Some(&b'\\') {
+                return Some(at);
+            }
+            stops &= stops - 1;
+        }
+        base += WIDTH;
+    }
+    None
+}
+
+/// The character that the escape at the start of `bytes` stands for, and how long the escape is.
+fn unescape(bytes: &[u8]) -> Option<(char, usize)> {
+    let character = match bytes.get(1)? {
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        same @ (b'"' | b'\\' | b'/') => char::from(*same),
+        b'u' => {
+            let first = unit(bytes)?;
+            if !(0xd800..0xdc00).contains(&first) {
+                return char::from_u32(first).map(|character| (character, 6));
+            }
+            let second = unit(bytes.get(6..)?).filter(|unit| (0xdc00..0xe000).contains(unit))?;
+            return char::from_u32(0x1_0000 + (first - 0xd800) * 0x400 + second - 0xdc00)
+                .map(|character| (character, 12));
+        }
+        _ => return None,
+    };
+    Some((character, 2))
+}
+
+/// The four digits of a `\u` escape.
+fn unit(bytes: &[u8]) -> Option<u32> {
+    let digits = bytes.strip_prefix(b"\\u")?.first_chunk::<4>()?;
+    digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
 }
 
 /// A key as bytes to compare with the keys that we look for. One that can't be any of them may stay escaped.
