@@ -28,6 +28,8 @@ impl Default for Limits {
 /// What routing needs of a body, and where possible a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<'b> {
+    /// What was asked for.
+    pub endpoint: Endpoint,
     /// The model asked for. In vLLM a LoRA adapter is asked for by this name. Engines with one model take requests without it.
     pub model: Option<Cow<'b, str>>,
     /// Whether the answer is to be streamed.
@@ -38,14 +40,17 @@ pub struct Request<'b> {
     pub cache_salt: Option<Cow<'b, str>>,
     /// The JSON text of SGLang's `lora_path`, a string or a list of strings.
     pub lora: Option<&'b [u8]>,
+    /// The JSON texts of fields that keep equal prompts apart, by name: a history that only the engine has, images beside
+    /// a text.
+    pub apart: Vec<(&'static str, &'b [u8])>,
     /// A field that changes what the engine makes of the prompt, beside those above. Blocks of text don't mind; tokens do.
     pub altered_by: Option<&'static str>,
     /// What the model reads.
     pub prompt: Prompt<'b>,
 }
 
-/// Fields of [`Request::altered_by`].
-const ALTERING: [&str; 8] = [
+/// Fields of [`Request::altered_by`], beside those that keep prompts [apart](Request::apart).
+const ALTERING: [&str; 9] = [
     "add_special_tokens",
     "chat_template",
     "documents",
@@ -53,6 +58,7 @@ const ALTERING: [&str; 8] = [
     "mm_processor_kwargs",
     "prompt_embeds",
     "reasoning_effort",
+    "suffix",
     "truncate_prompt_tokens",
 ];
 
@@ -66,14 +72,9 @@ pub fn parse<'b>(endpoint: Endpoint, body: &'b [u8], limits: &Limits) -> Result<
         Some(_) => return cursor.error(Reason::Expected("an object")),
     }
     let mut fields = Fields::default();
-    let field = match endpoint {
-        Endpoint::Chat => "messages",
-        Endpoint::Completions => "prompt",
-        Endpoint::Embeddings => "input",
-    };
-    cursor.object(|cursor, key| fields.read(cursor, key, field, limits))?;
+    cursor.object(|cursor, key| fields.read(cursor, endpoint, key, limits))?;
     cursor.end()?;
-    fields.finish(&cursor, field)
+    fields.finish(&cursor, endpoint)
 }
 
 /// The fields of a body, as far as they were met.
@@ -84,48 +85,76 @@ struct Fields<'b> {
     user: Option<Cow<'b, str>>,
     cache_salt: Option<Cow<'b, str>>,
     lora: Option<&'b [u8]>,
-    tools: Option<&'b [u8]>,
+    apart: Vec<(&'static str, &'b [u8])>,
     altered_by: Option<&'static str>,
+    chat: Chat<'b>,
+    /// Whether the chat has its messages.
+    is_chat: bool,
+    /// A prompt that is no chat.
     prompt: Option<Prompt<'b>>,
+    /// `input_ids`, which count more than `text`.
+    ids: Option<Prompt<'b>>,
 }
 
 impl<'b> Fields<'b> {
-    /// Reads the value of `key`; `field` is the key of the prompt.
+    /// Reads the value of `key`.
     fn read(
         &mut self,
         cursor: &mut Cursor<'b>,
+        endpoint: Endpoint,
         key: &[u8],
-        field: &'static str,
         limits: &Limits,
     ) -> Result<(), ParseError> {
-        match key {
-            b"model" => self.model = name(cursor, "model")?,
-            b"stream" => self.stream = flag(cursor, "stream")?,
-            b"user" => self.user = name(cursor, "user")?,
-            b"cache_salt" => self.cache_salt = name(cursor, "cache_salt")?,
-            b"lora_path" => self.lora = cursor.nullable(Cursor::value)?,
-            b"tools" => self.tools = cursor.nullable(Cursor::value)?,
-            _ if key != field.as_bytes() => {
+        use Endpoint::{Chat, Completions, Embeddings, Generate, Messages, Responses};
+        match (endpoint, key) {
+            (_, b"model") => self.model = name(cursor, "model")?,
+            (_, b"stream") => self.stream = flag(cursor, "stream")?,
+            (_, b"user") => self.user = name(cursor, "user")?,
+            (_, b"cache_salt") => self.cache_salt = name(cursor, "cache_salt")?,
+            (_, b"lora_path") => self.lora = cursor.nullable(Cursor::value)?,
+            (Chat | Messages | Responses, b"tools") => self.chat.read_tools(cursor, limits)?,
+            (Messages, b"system") | (Responses, b"instructions") => {
+                self.chat.read_instructions(cursor, limits)?;
+            }
+            (Chat | Messages, b"messages") => {
+                self.is_chat = cursor.nullable(|cursor| self.chat.read_messages(cursor, limits))?.is_some();
+            }
+            (Responses, b"input") => {
+                self.is_chat = cursor.nullable(|cursor| self.chat.read_input(cursor, limits))?.is_some();
+            }
+            (Generate, b"input_ids") => self.ids = cursor.nullable(|cursor| prompt(cursor, "input_ids"))?,
+            (Completions, b"prompt") | (Embeddings, b"input") | (Generate, b"text") => {
+                self.prompt = cursor.nullable(|cursor| prompt(cursor, endpoint.field()))?;
+            }
+            _ => {
                 let value = cursor.value()?;
-                let altering = ALTERING.iter().find(|name| name.as_bytes() == key);
-                self.altered_by = self.altered_by.or(altering.copied().filter(|_| value != b"null"));
+                self.note(endpoint, key, value);
             }
-            b"messages" => {
-                self.prompt = cursor.nullable(|cursor| Chat::read(cursor, limits).map(Prompt::Chat))?;
-            }
-            _ => self.prompt = cursor.nullable(|cursor| prompt(cursor, field))?,
         }
         Ok(())
     }
 
-    fn finish(self, cursor: &Cursor<'b>, field: &'static str) -> Result<Request<'b>, ParseError> {
-        let Self { model, stream, user, cache_salt, lora, tools, altered_by, prompt } = self;
-        let prompt = match prompt {
-            Some(Prompt::Chat(chat)) => Prompt::Chat(Chat { tools, ..chat }),
-            Some(prompt) => prompt,
-            None => return cursor.error(Reason::Missing(field)),
+    /// Notes a field that isn't read, if it matters.
+    fn note(&mut self, endpoint: Endpoint, key: &[u8], value: &'b [u8]) {
+        let of = |names: &[&'static str]| names.iter().copied().find(|name| name.as_bytes() == key);
+        let apart = of(endpoint.apart());
+        let altering = apart.or_else(|| of(&ALTERING)).filter(|_| value != b"null");
+        self.altered_by = self.altered_by.or(altering);
+        if let Some(name) = apart {
+            self.apart.retain(|(other, _)| *other != name);
+            self.apart.extend(altering.map(|name| (name, value)));
+        }
+    }
+
+    fn finish(self, cursor: &Cursor<'b>, endpoint: Endpoint) -> Result<Request<'b>, ParseError> {
+        let Self { model, stream, user, cache_salt, lora, mut apart, altered_by, chat, is_chat, prompt, ids } =
+            self;
+        let chat = is_chat.then_some(Prompt::Chat(chat));
+        let Some(prompt) = chat.or(ids).or(prompt) else {
+            return cursor.error(Reason::Missing(endpoint.field()));
         };
-        Ok(Request { model, stream, user, cache_salt, lora, altered_by, prompt })
+        apart.sort_unstable();
+        Ok(Request { endpoint, model, stream, user, cache_salt, lora, apart, altered_by, prompt })
     }
 }
 

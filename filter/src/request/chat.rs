@@ -1,25 +1,31 @@
-//! The messages of a chat request.
+//! The messages of a chat, in each of its shapes.
 
 use super::body::Limits;
 use super::cursor::{Cursor, unescaped};
 use super::error::{ParseError, Reason};
+use super::parts::{Content, Part, Parts};
+
+/// How Claude Code begins a block of its system prompt that differs from request to request. vLLM leaves such blocks out.
+const BILLING: &[u8] = b"x-anthropic-billing-header";
 
 /// A conversation, borrowed from a body. Strings are as they are written there: escaped, without quotes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chat<'b> {
     /// The JSON text of `tools`.
-    pub tools: Option<&'b [u8]>,
+    pub tools: Content,
+    /// What stands outside of the messages and before them: Anthropic's `system`, and `instructions`.
+    pub instructions: Option<Message<'b>>,
     /// The messages, oldest first.
     pub messages: Vec<Message<'b>>,
-    /// The content parts of all messages; see [`Content::Parts`].
-    pub(super) parts: Vec<Part<'b>>,
+    parts: Parts<'b>,
 }
 
 /// One message, in what engines put before a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Message<'b> {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`...
-    pub role: &'b [u8],
+    /// Who speaks: `system`, `user`, `assistant`, `tool`... Nobody, where it is an item of `/v1/responses` that is no message:
+    /// its content is then its JSON text.
+    pub role: Option<&'b [u8]>,
     /// The name of the speaker.
     pub name: Option<&'b [u8]>,
     /// In a tool's answer: the call that it answers.
@@ -32,131 +38,119 @@ pub struct Message<'b> {
     pub tool_calls: Option<&'b [u8]>,
 }
 
-/// The content of a message, as a range of its chat's parts. A string is one text part: engines make no difference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Content {
-    pub(super) first: usize,
-    pub(super) count: usize,
-}
-
-/// A part of a message's content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part<'b> {
-    /// Text.
-    Text(&'b [u8]),
-    /// The JSON text of anything else: an image, a sound...
-    Other(&'b [u8]),
-}
-
 impl<'b> Chat<'b> {
-    /// The parts of a message's content, in order.
+    /// The parts of a message's content or of the tools, in order.
     pub fn parts(&self, content: Content) -> impl Iterator<Item = Part<'b>> {
-        self.parts.iter().skip(content.first).take(content.count).copied()
+        self.parts.of(content)
+    }
+
+    /// Reads the `tools` here.
+    pub(super) fn read_tools(&mut self, cursor: &mut Cursor<'b>, limits: &Limits) -> Result<(), ParseError> {
+        self.tools = cursor.nullable(|cursor| self.parts.tools(cursor, limits))?.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Reads the system prompt here.
+    pub(super) fn read_instructions(
+        &mut self,
+        cursor: &mut Cursor<'b>,
+        limits: &Limits,
+    ) -> Result<(), ParseError> {
+        let blocks = cursor.token()? == b'[';
+        let content = cursor.nullable(|cursor| self.parts.content(cursor, limits))?;
+        let content = content.map(|content| match blocks {
+            true => self.parts.without(content, BILLING),
+            false => content,
+        });
+        self.instructions =
+            content.map(|content| Message { role: Some(b"system"), content, ..Message::default() });
+        Ok(())
     }
 
     /// Reads the array of `messages` here.
-    pub(super) fn read(cursor: &mut Cursor<'b>, limits: &Limits) -> Result<Self, ParseError> {
-        if cursor.token()? != b'[' {
-            return cursor.wrong_type("messages", "an array");
-        }
-        let mut chat = Self::default();
-        cursor.array(|cursor| {
-            if chat.messages.len() >= limits.max_messages {
-                return cursor.error(Reason::TooMany("messages", limits.max_messages));
+    pub(super) fn read_messages(
+        &mut self,
+        cursor: &mut Cursor<'b>,
+        limits: &Limits,
+    ) -> Result<(), ParseError> {
+        self.read_list(cursor, "messages", limits, |chat, cursor| {
+            let (message, _) = chat.read_message(cursor, limits)?;
+            match message.role {
+                Some(_) => Ok(message),
+                None => cursor.error(Reason::Missing("role")),
             }
-            let message = chat.read_message(cursor, limits)?;
-            chat.messages.push(message);
-            Ok(())
-        })?;
-        Ok(chat)
+        })
     }
 
-    fn read_message(&mut self, cursor: &mut Cursor<'b>, limits: &Limits) -> Result<Message<'b>, ParseError> {
-        if cursor.token()? != b'{' {
-            return cursor.wrong_type("messages[]", "an object");
+    /// Reads the `input` of `/v1/responses` here: a string is what a user says, and a list has messages and other items.
+    pub(super) fn read_input(&mut self, cursor: &mut Cursor<'b>, limits: &Limits) -> Result<(), ParseError> {
+        if cursor.token()? == b'"' {
+            let content = self.parts.content(cursor, limits)?;
+            self.messages = vec![Message { role: Some(b"user"), content, ..Message::default() }];
+            return Ok(());
         }
-        let mut role = None;
-        let mut message = Message {
-            role: &[],
-            name: None,
-            tool_call_id: None,
-            reasoning_content: None,
-            content: Content::default(),
-            tool_calls: None,
-        };
+        self.read_list(cursor, "input", limits, |chat, cursor| {
+            cursor.token()?;
+            let start = cursor.at();
+            let (message, kind) = chat.read_message(cursor, limits)?;
+            let says_message = kind.is_none_or(|kind| unescaped(kind).as_deref() == Some("message"));
+            if message.role.is_some() && says_message {
+                return Ok(message);
+            }
+            let content = chat.parts.instead(message.content, cursor.since(start), cursor, limits)?;
+            Ok(Message { content, ..Message::default() })
+        })
+    }
+
+    fn read_list(
+        &mut self,
+        cursor: &mut Cursor<'b>,
+        field: &'static str,
+        limits: &Limits,
+        read: impl Fn(&mut Self, &mut Cursor<'b>) -> Result<Message<'b>, ParseError>,
+    ) -> Result<(), ParseError> {
+        if cursor.token()? != b'[' {
+            return cursor.wrong_type(field, "an array");
+        }
+        self.messages.clear();
+        cursor.array(|cursor| {
+            if self.messages.len() >= limits.max_messages {
+                return cursor.error(Reason::TooMany(field, limits.max_messages));
+            }
+            let message = read(self, cursor)?;
+            self.messages.push(message);
+            Ok(())
+        })
+    }
+
+    /// A message, and its `type`.
+    fn read_message(
+        &mut self,
+        cursor: &mut Cursor<'b>,
+        limits: &Limits,
+    ) -> Result<(Message<'b>, Option<&'b [u8]>), ParseError> {
+        if cursor.token()? != b'{' {
+            return cursor.wrong_type("a message", "an object");
+        }
+        let mut kind = None;
+        let mut message = Message::default();
         cursor.object(|cursor, key| {
             match key {
-                b"role" => role = cursor.nullable_string("messages[].role")?,
-                b"content" => message.content = self.read_content(cursor, limits)?,
-                b"name" => message.name = cursor.nullable_string("messages[].name")?,
-                b"tool_call_id" => {
-                    message.tool_call_id = cursor.nullable_string("messages[].tool_call_id")?
-                }
+                b"role" => message.role = cursor.nullable_string("role")?,
+                b"content" => message.content = self.parts.content(cursor, limits)?,
+                b"name" => message.name = cursor.nullable_string("name")?,
+                b"tool_call_id" => message.tool_call_id = cursor.nullable_string("tool_call_id")?,
                 b"reasoning_content" | b"reasoning" => {
-                    message.reasoning_content = cursor.nullable_string("messages[].reasoning_content")?;
+                    message.reasoning_content = cursor.nullable_string("reasoning_content")?;
                 }
                 b"tool_calls" => message.tool_calls = cursor.nullable(Cursor::value)?,
+                b"type" => kind = cursor.nullable_string("type")?,
                 _ => {
                     cursor.value()?;
                 }
             }
             Ok(())
         })?;
-        match role {
-            Some(role) => Ok(Message { role, ..message }),
-            None => cursor.error(Reason::Missing("messages[].role")),
-        }
+        Ok((message, kind))
     }
-
-    fn read_content(&mut self, cursor: &mut Cursor<'b>, limits: &Limits) -> Result<Content, ParseError> {
-        let first = self.parts.len();
-        match cursor.token()? {
-            b'n' => cursor.word(b"null")?,
-            b'"' => {
-                let text = cursor.string()?;
-                self.push(Part::Text(text), cursor, limits)?;
-            }
-            b'[' => cursor.array(|cursor| {
-                let part = read_part(cursor)?;
-                self.push(part, cursor, limits)
-            })?,
-            _ => return cursor.wrong_type("messages[].content", "a string, an array of parts, or null"),
-        }
-        Ok(Content { first, count: self.parts.len() - first })
-    }
-
-    fn push(&mut self, part: Part<'b>, cursor: &Cursor<'b>, limits: &Limits) -> Result<(), ParseError> {
-        if self.parts.len() >= limits.max_parts {
-            return cursor.error(Reason::TooMany("content parts", limits.max_parts));
-        }
-        self.parts.push(part);
-        Ok(())
-    }
-}
-
-/// A string, or an object: text if it says so or says nothing else. What else stands beside a text, such as a marker of where to
-/// cache, is no part of the prompt.
-fn read_part<'b>(cursor: &mut Cursor<'b>) -> Result<Part<'b>, ParseError> {
-    match cursor.token()? {
-        b'"' => return cursor.string().map(Part::Text),
-        b'{' => {}
-        _ => return cursor.wrong_type("messages[].content[]", "a string or an object"),
-    }
-    let start = cursor.at();
-    let (mut kind, mut text) = (None, None);
-    cursor.object(|cursor, key| {
-        match key {
-            b"type" => kind = cursor.nullable_string("messages[].content[].type")?,
-            b"text" => text = cursor.nullable_string("messages[].content[].text")?,
-            _ => {
-                cursor.value()?;
-            }
-        }
-        Ok(())
-    })?;
-    let is_text = kind.is_none_or(|kind| unescaped(kind).as_deref() == Some("text"));
-    Ok(match text {
-        Some(text) if is_text => Part::Text(text),
-        _ => Part::Other(cursor.since(start)),
-    })
 }

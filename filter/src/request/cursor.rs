@@ -41,7 +41,19 @@ impl<'b> Cursor<'b> {
 
     /// The text from byte `start` to the cursor.
     pub(super) fn since(&self, start: usize) -> &'b [u8] {
-        self.bytes.get(start..self.at).unwrap_or_default()
+        self.between(start, self.at)
+    }
+
+    /// The text from byte `start` to byte `end`.
+    pub(super) fn between(&self, start: usize, end: usize) -> &'b [u8] {
+        self.bytes.get(start..end).unwrap_or_default()
+    }
+
+    /// Where the first token at or behind byte `at` begins, without moving.
+    pub(super) fn token_from(&self, at: usize) -> usize {
+        let mut ahead = Self { bytes: self.bytes, at };
+        ahead.peek();
+        ahead.at
     }
 
     /// Skips white space; none at the end of the text.

@@ -1,4 +1,4 @@
-//! OpenAI-shaped request bodies -> what routing needs.
+//! Request bodies -> what routing needs: those of OpenAI's APIs, of Anthropic's `/v1/messages` and of SGLang's `/generate`.
 //!
 //! [`parse`] walks a body once and borrows from it: the model, the session's names, and the prompt as pieces of the JSON text
 //! itself, escapes and all. Nothing of the prompt is unescaped or copied. [`Request::canonical`] puts the pieces in one
@@ -16,7 +16,7 @@
 //! * Only names ([`Request::model`], [`Request::user`], [`Request::cache_salt`]) become `str`, so only they must be valid UTF-8
 //!   without lone surrogates. Contents are hashed as they are: checking 400 KB of them would double the cost of a parse
 //!   to spare an engine a body that it refuses by itself.
-//! * A batch (`prompt` or `input` as a list of prompts) is routed by its first prompt.
+//! * A batch (`prompt`, `input`, `text` or `input_ids` as a list of prompts) is routed by its first prompt.
 
 mod body;
 mod canonical;
@@ -24,6 +24,7 @@ mod chat;
 mod cursor;
 mod endpoint;
 mod error;
+mod parts;
 mod prompt;
 mod special;
 mod tree;
@@ -33,9 +34,10 @@ mod tests;
 
 pub use body::{Limits, MAX_NAME_BYTES, Request, parse};
 pub use canonical::FORM_VERSION;
-pub use chat::{Chat, Content, Message, Part};
+pub use chat::{Chat, Message};
 pub use cursor::{MAX_DEPTH, unescaped};
 pub use endpoint::Endpoint;
 pub use error::{ParseError, Reason};
+pub use parts::{Content, Part};
 pub use prompt::Prompt;
 pub use tree::tree;

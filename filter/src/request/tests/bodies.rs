@@ -104,16 +104,34 @@ fn fields(required: Vec<Field>, known: Vec<Field>) -> impl Strategy<Value = Stri
         .prop_flat_map(|(required, others)| object(required.into_iter().flatten().chain(others).collect()))
 }
 
+/// An object with marks of where to cache, also within its content.
+fn marked() -> impl Strategy<Value = String> {
+    let known = |content: BoxedStrategy<String>| {
+        vec![("cache_control", value().boxed()), ("id", value().boxed()), ("content", content)]
+    };
+    let inner = fields(vec![], known(value().boxed()));
+    let inner = prop::collection::vec(inner, 0..3).prop_flat_map(array);
+    fields(vec![], known(prop_oneof![inner, string()].boxed()))
+}
+
 fn part() -> impl Strategy<Value = String> {
-    let kind =
-        select(vec!["\"text\"", "\"te\\u0078t\"", "\"image_url\"", "null", "\"\""]).prop_map(str::to_owned);
-    prop_oneof![
-        string(),
-        fields(
-            vec![],
-            vec![("type", kind.boxed()), ("text", string().boxed()), ("image_url", value().boxed())]
-        ),
-    ]
+    let kind = select(vec![
+        "\"text\"",
+        "\"te\\u0078t\"",
+        "\"input_text\"",
+        "\"output_text\"",
+        "\"image_url\"",
+        "null",
+        "\"\"",
+    ])
+    .prop_map(str::to_owned);
+    let known = vec![
+        ("type", kind.boxed()),
+        ("text", prop_oneof![string(), Just("\"x-anthropic-billing-header: 1\"".to_owned())].boxed()),
+        ("image_url", value().boxed()),
+        ("cache_control", value().boxed()),
+    ];
+    prop_oneof![2 => string(), 2 => fields(vec![], known), 1 => marked()]
 }
 
 fn content() -> impl Strategy<Value = String> {
@@ -135,8 +153,18 @@ fn message() -> impl Strategy<Value = String> {
         ("reasoning_content", string().boxed()),
         ("reasoning", string().boxed()),
         ("tool_calls", value().boxed()),
+        ("type", select(vec!["\"message\"", "\"reasoning\"", "null"]).prop_map(str::to_owned).boxed()),
     ];
     fields(vec![("role", role)], others)
+}
+
+/// The input of `/v1/responses`.
+fn input() -> impl Strategy<Value = String> {
+    let item = prop_oneof![
+        2 => message().boxed(),
+        1 => fields(vec![], vec![("call_id", string().boxed()), ("content", content().boxed())]).boxed(),
+    ];
+    prop_oneof![1 => string().boxed(), 4 => prop::collection::vec(item, 0..5).prop_flat_map(array).boxed()]
 }
 
 fn messages() -> impl Strategy<Value = String> {
@@ -163,25 +191,51 @@ fn prompt() -> impl Strategy<Value = String> {
 
 /// An endpoint and the body of a request to it. Most are what engines take.
 pub fn body() -> impl Strategy<Value = (Endpoint, String)> {
-    let endpoint = select(vec![Endpoint::Chat, Endpoint::Completions, Endpoint::Embeddings]);
+    let endpoint = select(vec![
+        Endpoint::Chat,
+        Endpoint::Responses,
+        Endpoint::Messages,
+        Endpoint::Completions,
+        Endpoint::Generate,
+        Endpoint::Embeddings,
+    ]);
     (endpoint, space(), space()).prop_flat_map(|(endpoint, before, after)| {
         let flag = select(vec!["true", "false", "null"]).prop_map(str::to_owned).boxed();
         let name = prop_oneof![9 => string().boxed(), 1 => Just("null".to_owned()).boxed()].boxed();
         let required = match endpoint {
-            Endpoint::Chat => ("messages", messages().boxed()),
+            Endpoint::Chat | Endpoint::Messages => ("messages", messages().boxed()),
+            Endpoint::Responses => ("input", input().boxed()),
             Endpoint::Completions => ("prompt", prompt().boxed()),
+            Endpoint::Generate => ("text", prompt().boxed()),
             Endpoint::Embeddings => ("input", prompt().boxed()),
         };
-        let others = vec![
+        let mut others = vec![
             required.clone(),
             ("model", name.clone()),
             ("user", name.clone()),
             ("cache_salt", name),
             ("stream", flag),
             ("lora_path", value().boxed()),
+            ("tools", prop::collection::vec(marked(), 0..3).prop_flat_map(array).boxed()),
             ("tools", value().boxed()),
             ("prompt", string().boxed()),
         ];
+        // Often, since they are what differs.
+        let own: Vec<Field> = match endpoint {
+            Endpoint::Responses => {
+                vec![("instructions", content().boxed()), ("previous_response_id", value().boxed())]
+            }
+            Endpoint::Messages => vec![("system", content().boxed())],
+            Endpoint::Generate => {
+                vec![
+                    ("input_ids", ids().boxed()),
+                    ("image_data", value().boxed()),
+                    ("extra_key", value().boxed()),
+                ]
+            }
+            _ => vec![],
+        };
+        others.extend(own.iter().cycle().take(own.len() * 5).cloned());
         let fields = fields(vec![required], others);
         (Just(endpoint), fields.prop_map(move |fields| format!("{before}{fields}{after}")))
     })

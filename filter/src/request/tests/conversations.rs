@@ -2,7 +2,7 @@
 
 use super::bodies::{array, object, string, value};
 use crate::blocks::{BlockSize, worth};
-use crate::request::{Endpoint, Limits, parse};
+use crate::request::{Endpoint, Limits, Prompt, parse};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -30,6 +30,22 @@ fn message() -> impl Strategy<Value = Fields> {
         })
 }
 
+/// A block of Anthropic's that is no text.
+fn block() -> impl Strategy<Value = Fields> {
+    let field = |key: &str, value: String| (format!("\"{key}\""), value);
+    let kind = select(vec!["\"tool_use\"", "\"tool_result\"", "\"image\"", "\"thinking\""]);
+    (kind, value(), string()).prop_map(move |(kind, source, content)| {
+        vec![field("type", kind.to_owned()), field("source", source), field("content", content)]
+    })
+}
+
+/// An item of `/v1/responses` that is no message.
+fn item() -> impl Strategy<Value = Fields> {
+    (select(vec!["\"function_call\"", "\"function_call_output\""]), value()).prop_map(|(kind, value)| {
+        vec![("\"type\"".to_owned(), kind.to_owned()), ("\"output\"".to_owned(), value)]
+    })
+}
+
 fn conversation() -> impl Strategy<Value = Vec<Fields>> {
     prop::collection::vec(message(), 1..8)
 }
@@ -52,10 +68,18 @@ fn plain(messages: &[Fields], rest: &str) -> String {
 }
 
 fn form(body: &str) -> Vec<u8> {
+    form_at(Endpoint::Chat, body)
+}
+
+fn form_at(endpoint: Endpoint, body: &str) -> Vec<u8> {
     let mut form = Vec::new();
-    let request = parse(Endpoint::Chat, body.as_bytes(), &Limits::default()).unwrap();
+    let request = parse(endpoint, body.as_bytes(), &Limits::default()).unwrap();
     request.canonical(&mut |piece| form.extend_from_slice(piece));
     form
+}
+
+fn seed_at(endpoint: Endpoint, body: &str) -> u64 {
+    parse(endpoint, body.as_bytes(), &Limits::default()).unwrap().seed()
 }
 
 fn chain(body: &str) -> Vec<u64> {
@@ -71,6 +95,54 @@ proptest! {
             let (before, after) = (plain(&messages[..turn], &rest), plain(&messages[..=turn], &rest));
             prop_assert!(form(&after).starts_with(&form(&before)));
             prop_assert!(chain(&after).starts_with(&chain(&before)));
+        }
+    }
+
+    /// As Claude Code and others do it: the last block is marked, and loses its mark in the next turn.
+    #[test]
+    fn a_mark_that_moves_makes_no_difference(
+        blocks in prop::collection::vec((block(), any::<Index>(), any::<Index>()), 2..8),
+    ) {
+        let written = |(members, at, _): &(Fields, Index, Index), marked: bool| {
+            let mut members = members.clone();
+            if marked {
+                let mark = ("\"cache_control\"".to_owned(), "{\"type\": \"ephemeral\"}".to_owned());
+                members.insert(at.index(members.len() + 1), mark);
+            }
+            let members: Vec<_> = members.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+            format!("{{{}}}", members.join(", "))
+        };
+        let body = |turn: usize| {
+            let messages: Vec<_> = blocks[..turn].iter().enumerate().map(|(i, block)| {
+                let role = ["user", "assistant"][i % 2];
+                format!("{{\"role\":\"{role}\",\"content\":[{}]}}", written(block, i + 1 == turn))
+            }).collect();
+            format!("{{\"system\":\"s\",\"messages\":[{}]}}", messages.join(","))
+        };
+        for turn in 1..blocks.len() {
+            let (before, after) = [turn, turn + 1].map(|turn| form_at(Endpoint::Messages, &body(turn))).into();
+            prop_assert!(after.starts_with(&before));
+            prop_assert!(after.len() > before.len());
+        }
+        prop_assert!(!String::from_utf8_lossy(&form_at(Endpoint::Messages, &body(blocks.len()))).contains("ephemeral"));
+    }
+
+    #[test]
+    fn input_that_grows_extends_the_turn_before(
+        first in string(),
+        items in prop::collection::vec(prop_oneof![message(), item()], 1..8),
+        instructions in string(),
+        tools in value(),
+    ) {
+        let rest = format!(",\"instructions\":{instructions},\"tools\":{tools}");
+        let said = vec![("\"role\"".to_owned(), "\"user\"".to_owned()), ("\"content\"".to_owned(), first.clone())];
+        let items: Vec<_> = std::iter::once(said).chain(items).collect();
+        let body = |turn: usize| plain(&items[..turn], &rest).replacen("\"messages\"", "\"input\"", 1);
+        let mut before = form_at(Endpoint::Responses, &format!("{{\"input\":{first}{rest}}}"));
+        for turn in 1..=items.len() {
+            let after = form_at(Endpoint::Responses, &body(turn));
+            prop_assert!(after.starts_with(&before));
+            before = after;
         }
     }
 
@@ -220,4 +292,109 @@ fn the_form_of_a_chat() {
         \x02assistant\x05R\x08[{\"id\":\"1\"}]\
         \x02tool\x041\x06a\\n\\u00e9é";
     assert_eq!(String::from_utf8(form(body)).unwrap(), expected);
+}
+
+#[test]
+fn the_form_of_anthropic_s_messages() {
+    let body = r#"{"max_tokens": 9, "metadata": {"user_id": "u"}, "temperature": 1,
+        "messages": [
+            {"role":"user","content":[{"type":"text","text":"T","cache_control":{"type":"ephemeral"}}, {"type":"image","source":{"data":"I"}}]},
+            {"role":"assistant","content":[{"type":"thinking","thinking":"R","signature":"s"},
+                {"type":"tool_use","id":"1","name":"f","input":{"cache_control":"an argument"}}]},
+            {"role":"user","content":[{"cache_control":{}, "type":"tool_result","tool_use_id":"1",
+                "content":[{"type":"text","text":"O","cache_control":null}],"is_error":false}]}],
+        "tools":[{"name":"f","input_schema":{"cache_control":{}},"cache_control":{}}],
+        "system":[{"type":"text","text":"x-anthropic-billing-header: cch=1"},{"type":"text","text":"S","cache_control":{}}]}"#;
+    let expected = "\x01[{\"name\":\"f\",\"input_schema\":{\"cache_control\":{}}}]\x02system\x06S\
+        \x02user\x06T\x07{\"type\":\"image\",\"source\":{\"data\":\"I\"}}\
+        \x02assistant\x07{\"type\":\"thinking\",\"thinking\":\"R\",\"signature\":\"s\"}\
+        \x07{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":{\"cache_control\":\"an argument\"}}\
+        \x02user\x07{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\n                \
+        \"content\":[{\"type\":\"text\",\"text\":\"O\"}],\"is_error\":false}";
+    assert_eq!(String::from_utf8(form_at(Endpoint::Messages, body)).unwrap(), expected);
+    // A text is no block, and what it says after its first line counts.
+    let text = r#"{"system":"x-anthropic-billing-header: 1\nS","messages":[]}"#;
+    assert_eq!(form_at(Endpoint::Messages, text), b"\x02system\x06x-anthropic-billing-header: 1\\nS");
+}
+
+#[test]
+fn the_form_of_responses() {
+    let body = r#"{"input": [
+            {"role":"developer","content":"D"},
+            {"type":"message","id":"m1","status":"completed","role":"assistant","content":[{"type":"output_text","text":"A","annotations":[]}]},
+            {"type":"reasoning","id":"r","content":[{"type":"reasoning_text","text":"R"}]},
+            {"type":"function_call","call_id":"c","name":"f","arguments":"{}"},
+            {"id":"ref"},
+            {"role":"user","content":[{"type":"input_text","text":"T"},{"type":"input_image","image_url":"I"}]}],
+        "instructions":"S","tools":[1],"text":{"verbosity":"low"}}"#;
+    let expected = "\x01[1]\x02system\x06S\x02developer\x06D\x02assistant\x06A\
+        \x0b\x07{\"type\":\"reasoning\",\"id\":\"r\",\"content\":[{\"type\":\"reasoning_text\",\"text\":\"R\"}]}\
+        \x0b\x07{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"}\
+        \x0b\x07{\"id\":\"ref\"}\
+        \x02user\x06T\x07{\"type\":\"input_image\",\"image_url\":\"I\"}";
+    assert_eq!(String::from_utf8(form_at(Endpoint::Responses, body)).unwrap(), expected);
+}
+
+#[test]
+fn what_is_not_in_the_body_keeps_prompts_apart() {
+    for (endpoint, prompt, names) in [
+        (
+            Endpoint::Responses,
+            "\"input\":\"a\"",
+            &["previous_response_id", "conversation", "prompt", "previous_input_messages"][..],
+        ),
+        (
+            Endpoint::Generate,
+            "\"text\":\"a\"",
+            &["image_data", "audio_data", "video_data", "input_embeds", "session_params", "extra_key"][..],
+        ),
+    ] {
+        let bodies = names
+            .iter()
+            .flat_map(|name| ["\"1\"", "\"2\""].map(|value| format!("{{{prompt},\"{name}\":{value}}}")));
+        let mut seeds: Vec<_> = bodies.map(|body| seed_at(endpoint, &body)).collect();
+        seeds.push(seed_at(endpoint, &format!("{{{prompt}}}")));
+        let all = seeds.len();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), all);
+        // The order of two makes no difference, the last of one counts, and null is absence.
+        let [a, b] = [names[0], names[1]];
+        assert_eq!(
+            seed_at(endpoint, &format!("{{\"{a}\":1,{prompt},\"{b}\":2}}")),
+            seed_at(endpoint, &format!("{{\"{b}\":2,\"{a}\":3,\"{a}\":1,{prompt}}}"))
+        );
+        assert_eq!(
+            seed_at(endpoint, &format!("{{\"{a}\":null,{prompt}}}")),
+            seed_at(endpoint, &format!("{{{prompt}}}"))
+        );
+    }
+    // Elsewhere these are unknown fields.
+    let chat = |rest: &str| seed_at(Endpoint::Chat, &format!("{{\"messages\":[]{rest}}}"));
+    assert_eq!(chat(",\"previous_response_id\":\"1\""), chat(""));
+}
+
+#[test]
+fn one_form_at_two_endpoints_is_two_prompts() {
+    let body = |name| format!("{{\"{name}\":[{{\"role\":\"user\",\"content\":\"a\"}}]}}");
+    let mut seeds = [
+        seed_at(Endpoint::Chat, &body("messages")),
+        seed_at(Endpoint::Messages, &body("messages")),
+        seed_at(Endpoint::Responses, &body("input")),
+    ];
+    seeds.sort_unstable();
+    assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2]);
+    // SGLang's text is what `/v1/completions` calls a prompt.
+    assert_eq!(
+        seed_at(Endpoint::Generate, "{\"text\":\"a\"}"),
+        seed_at(Endpoint::Completions, "{\"prompt\":\"a\"}")
+    );
+}
+
+#[test]
+fn ids_count_more_than_text() {
+    for body in ["{\"text\":\"a\",\"input_ids\":[[1,2],[3]]}", "{\"input_ids\":[1,2],\"text\":\"a\"}"] {
+        let request = parse(Endpoint::Generate, body.as_bytes(), &Limits::default()).unwrap();
+        assert_eq!(request.prompt, Prompt::Tokens(vec![1, 2]), "{body}");
+    }
 }

@@ -70,15 +70,12 @@ fn types() {
     assert_eq!(field("{\"messages\":null}"), "messages");
     assert_eq!(field("{\"messages\":\"hi\"}"), "messages");
     assert_eq!(field("{\"messages\":{}}"), "messages");
-    assert_eq!(field("{\"messages\":[\"hi\"]}"), "messages[]");
-    assert_eq!(field("{\"messages\":[{\"content\":\"hi\"}]}"), "messages[].role");
-    assert_eq!(field("{\"messages\":[{\"role\":1}]}"), "messages[].role");
-    assert_eq!(field("{\"messages\":[{\"role\":\"user\",\"content\":1}]}"), "messages[].content");
-    assert_eq!(field("{\"messages\":[{\"role\":\"user\",\"content\":[1]}]}"), "messages[].content[]");
-    assert_eq!(
-        field("{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":1}]}]}"),
-        "messages[].content[].text"
-    );
+    assert_eq!(field("{\"messages\":[\"hi\"]}"), "a message");
+    assert_eq!(field("{\"messages\":[{\"content\":\"hi\"}]}"), "role");
+    assert_eq!(field("{\"messages\":[{\"role\":1}]}"), "role");
+    assert_eq!(field("{\"messages\":[{\"role\":\"user\",\"content\":1}]}"), "content");
+    assert_eq!(field("{\"messages\":[{\"role\":\"user\",\"content\":[1]}]}"), "content[]");
+    assert_eq!(field("{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":1}]}]}"), "content[].text");
     assert_eq!(field("{\"messages\":[],\"model\":1}"), "model");
     assert_eq!(field("{\"messages\":[],\"model\":[\"a\"]}"), "model");
     assert_eq!(field("{\"messages\":[],\"stream\":\"true\"}"), "stream");
@@ -110,6 +107,31 @@ fn types() {
     }
 }
 
+#[test]
+fn types_of_other_shapes() {
+    for (endpoint, body, expected) in [
+        (Endpoint::Responses, "{\"messages\":[]}", "input"),
+        (Endpoint::Responses, "{\"input\":null}", "input"),
+        (Endpoint::Responses, "{\"input\":1}", "input"),
+        (Endpoint::Responses, "{\"input\":[\"a\"]}", "a message"),
+        (Endpoint::Responses, "{\"input\":[{\"type\":1}]}", "type"),
+        (Endpoint::Responses, "{\"input\":\"a\",\"instructions\":1}", "content"),
+        (Endpoint::Messages, "{\"input\":\"a\"}", "messages"),
+        (Endpoint::Messages, "{\"messages\":\"a\"}", "messages"),
+        (Endpoint::Messages, "{\"messages\":[{\"type\":\"message\"}]}", "role"),
+        (Endpoint::Messages, "{\"messages\":[],\"system\":[1]}", "content[]"),
+        (Endpoint::Generate, "{\"prompt\":\"a\"}", "text"),
+        (Endpoint::Generate, "{\"text\":null,\"input_ids\":null}", "text"),
+        (Endpoint::Generate, "{\"input_embeds\":[[0.5]]}", "text"),
+        (Endpoint::Generate, "{\"input_ids\":[-1]}", "input_ids"),
+    ] {
+        match reason(endpoint, body.as_bytes()) {
+            Reason::WrongType { field, .. } | Reason::Missing(field) => assert_eq!(field, expected, "{body}"),
+            other => panic!("{body}: {other:?}"),
+        }
+    }
+}
+
 /// Far deeper than any stack would bear, were there recursion.
 #[test]
 fn nesting() {
@@ -125,6 +147,17 @@ fn nesting() {
         assert_eq!(chat(&format!("{{\"x\":{}", open.repeat(1_000_000))), Reason::TooDeep);
         let batch = format!("{{\"prompt\":[\"\",{}", open.repeat(1_000_000));
         assert_eq!(reason(Endpoint::Completions, batch.as_bytes()), Reason::TooDeep);
+        // Marks are looked for in a few levels, not in all.
+        for body in [
+            format!(
+                "{{\"messages\":[{{\"role\":\"user\",\"content\":[{{\"content\":{}",
+                open.repeat(1_000_000)
+            ),
+            format!("{{\"tools\":{}", open.repeat(1_000_000)),
+            format!("{{\"messages\":[{{\"content\":[{}", "{\"content\":[".repeat(1_000_000)),
+        ] {
+            assert_eq!(reason(Endpoint::Messages, body.as_bytes()), Reason::TooDeep);
+        }
         let ids = format!("{{\"prompt\":[{}", open.repeat(1_000_000));
         assert!(matches!(reason(Endpoint::Completions, ids.as_bytes()), Reason::WrongType { .. }));
     }
@@ -143,6 +176,18 @@ fn bounds() {
     };
     assert!(parse(Endpoint::Chat, parts(4).as_bytes(), &limits).is_ok());
     assert_eq!(chat(&parts(6)), Reason::TooMany("content parts", 4));
+    // Each mark cuts a part in two.
+    let marks = |count| {
+        let part = format!("{{\"a\":1{}}}", ",\"cache_control\":{}".repeat(count));
+        format!("{{\"messages\":[{{\"role\":\"user\",\"content\":[{part}]}}]}}")
+    };
+    assert!(parse(Endpoint::Messages, marks(3).as_bytes(), &limits).is_ok());
+    for count in [4, 5, 1000] {
+        assert_eq!(reason(Endpoint::Messages, marks(count).as_bytes()), Reason::TooMany("content parts", 4));
+    }
+    let items = |count| format!("{{\"input\":[{}]}}", vec!["{}"; count].join(","));
+    assert!(parse(Endpoint::Responses, items(3).as_bytes(), &limits).is_ok());
+    assert_eq!(reason(Endpoint::Responses, items(4).as_bytes()), Reason::TooMany("input", 3));
     let model = |bytes| format!("{{\"messages\":[],\"model\":\"{}\"}}", "m".repeat(bytes));
     assert!(parse(Endpoint::Chat, model(MAX_NAME_BYTES).as_bytes(), &limits).is_ok());
     assert_eq!(chat(&model(MAX_NAME_BYTES + 1)), Reason::NameTooLong("model"));
@@ -187,6 +232,11 @@ fn the_last_of_duplicate_keys_wins() {
     let mut form = Vec::new();
     request.canonical(&mut |piece| form.extend_from_slice(piece));
     assert_eq!(form, b"\x02tool\x06new");
+    let body = br#"{"system":"old","input":"old","input":[{"role":"user","content":"new"}],"instructions":"a","instructions":null}"#;
+    let request = parse(Endpoint::Responses, body, &Limits::default()).unwrap();
+    form.clear();
+    request.canonical(&mut |piece| form.extend_from_slice(piece));
+    assert_eq!(form, b"\x02user\x06new");
     let nothing = parse(Endpoint::Chat, br#"{"messages":[],"messages":null}"#, &Limits::default());
     assert_eq!(nothing.map_err(|error| error.reason), Err(Reason::Missing("messages")));
 }
@@ -207,7 +257,7 @@ fn an_error_names_the_place_the_value_and_the_cure() {
     let body = br#"{"messages":[{"role":"user","content":7}]}"#;
     assert_eq!(
         said(parse(Endpoint::Chat, body, &Limits::default()).unwrap_err()),
-        "request body, byte 38: `messages[].content` must be a string, an array of parts, or null"
+        "request body, byte 38: `content` must be a string, an array of parts, or null"
     );
     assert_eq!(
         said(parse(Endpoint::Chat, b"{\"messages\":[", &Limits::default()).unwrap_err()),
@@ -245,4 +295,8 @@ fn fields_that_change_the_prompt_are_noted() {
     assert_eq!(altered_by(r#", "temperature": 0, "truncate_prompt_tokens": null"#), None);
     assert_eq!(altered_by(r#", "truncate_prompt_tokens": 5"#), Some("truncate_prompt_tokens"));
     assert_eq!(altered_by(r#", "add_special_tokens": false"#), Some("add_special_tokens"));
+    assert_eq!(altered_by(r#", "previous_response_id": "r""#), None);
+    let body = br#"{"input": "a", "previous_response_id": "r"}"#;
+    let request = parse(Endpoint::Responses, body, &Limits::default()).unwrap();
+    assert_eq!(request.altered_by, Some("previous_response_id"));
 }

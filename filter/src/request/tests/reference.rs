@@ -13,6 +13,7 @@ pub struct Reference {
     pub user: Option<String>,
     pub cache_salt: Option<String>,
     pub lora: Option<String>,
+    pub apart: Vec<(String, String)>,
     /// `chat`, `text` or `tokens`, and the canonical form.
     pub prompt: (&'static str, Vec<u8>),
 }
@@ -36,40 +37,75 @@ impl Reference {
             user: owned(&request.user),
             cache_salt: owned(&request.cache_salt),
             lora: request.lora.map(|text| String::from_utf8(text.to_vec()).unwrap()),
+            apart: request
+                .apart
+                .iter()
+                .map(|(name, json)| ((*name).to_owned(), String::from_utf8(json.to_vec()).unwrap()))
+                .collect(),
             prompt: (kind, form),
         }
     }
 
     pub fn parse(endpoint: Endpoint, body: &str, limits: &Limits) -> Verdict<Self> {
+        use Endpoint::{Chat, Completions, Embeddings, Generate, Messages, Responses};
         let mut this = Self::default();
-        let mut tools = None;
-        let mut prompt = None;
+        let mut apart = std::collections::BTreeMap::new();
+        let (mut tools, mut instructions) = (String::new(), String::new());
+        let (mut prompt, mut ids) = (None, None);
         for (key, value) in object(body)? {
+            let of_chat = matches!(endpoint, Chat | Messages | Responses);
             match (key.as_str(), endpoint) {
                 ("model", _) => this.model = name(&value)?,
                 ("stream", _) => this.stream = read::<Option<bool>>(&value)?.unwrap_or_default(),
                 ("user", _) => this.user = name(&value)?,
                 ("cache_salt", _) => this.cache_salt = name(&value)?,
                 ("lora_path", _) => this.lora = nullable(&value),
-                ("tools", _) => tools = nullable(&value),
-                ("messages", Endpoint::Chat) => {
-                    prompt = nullable(&value).map(|v| chat(&v, limits)).transpose()?
+                ("tools", _) if of_chat => {
+                    tools = nullable(&value)
+                        .map_or(String::new(), |tools| format!("\x01{}", unmarked(&tools, 2)));
                 }
-                ("prompt", Endpoint::Completions) | ("input", Endpoint::Embeddings) => {
+                ("system", Messages) | ("instructions", Responses) => {
+                    instructions = match nullable(&value) {
+                        Some(value) => format!("\x02system{}", system(&value)?),
+                        None => String::new(),
+                    }
+                }
+                ("messages", Chat | Messages) | ("input", Responses) => {
+                    prompt = nullable(&value)
+                        .map(|value| chat(&value, limits, endpoint == Responses))
+                        .transpose()?;
+                }
+                ("input_ids", Generate) => ids = nullable(&value).map(|v| batch(&v)).transpose()?,
+                ("prompt", Completions) | ("input", Embeddings) | ("text", Generate) => {
                     prompt = nullable(&value).map(|v| batch(&v)).transpose()?;
+                }
+                (
+                    "previous_response_id" | "previous_input_messages" | "prompt" | "conversation",
+                    Responses,
+                )
+                | (
+                    "image_data" | "audio_data" | "video_data" | "input_embeds" | "session_params"
+                    | "extra_key",
+                    Generate,
+                ) => {
+                    apart.insert(key, value);
                 }
                 _ => {}
             }
         }
-        this.prompt = prompt.ok_or("no prompt")?;
-        if let (true, Some(tools)) = (endpoint == Endpoint::Chat, tools) {
-            this.prompt.1 = ["\x01", &tools].concat().into_bytes().into_iter().chain(this.prompt.1).collect();
+        this.apart = apart.into_iter().filter(|(_, value)| value != "null").collect();
+        this.prompt = ids.or(prompt).ok_or("no prompt")?;
+        if this.prompt.0 == "chat" {
+            this.prompt.1.splice(0..0, (tools + &instructions).into_bytes());
         }
         Ok(this)
     }
 }
 
-fn chat(text: &str, limits: &Limits) -> Verdict<(&'static str, Vec<u8>)> {
+fn chat(text: &str, limits: &Limits, items: bool) -> Verdict<(&'static str, Vec<u8>)> {
+    if items && text.starts_with('"') {
+        return Ok(("chat", format!("\x02user{}", content(text)?).into_bytes()));
+    }
     let messages: Vec<&RawValue> = read(text)?;
     if messages.len() > limits.max_messages {
         return Err("too many messages".to_owned());
@@ -78,6 +114,7 @@ fn chat(text: &str, limits: &Limits) -> Verdict<(&'static str, Vec<u8>)> {
     for message in messages {
         // Tag of the field -> what the form says of it; in the order of the tags.
         let mut fields: [Option<String>; 9] = Default::default();
+        let mut is_message = true;
         for (key, value) in object(message.get())? {
             match key.as_str() {
                 "role" => fields[2] = string(&value)?,
@@ -86,8 +123,17 @@ fn chat(text: &str, limits: &Limits) -> Verdict<(&'static str, Vec<u8>)> {
                 "reasoning_content" | "reasoning" => fields[5] = string(&value)?,
                 "content" => fields[6] = Some(content(&value)?),
                 "tool_calls" => fields[8] = nullable(&value),
+                "type" => {
+                    string(&value)?;
+                    is_message =
+                        value == "null" || read::<String>(&value).is_ok_and(|kind| kind == "message");
+                }
                 _ => {}
             }
+        }
+        if items && !(is_message && fields[2].is_some()) {
+            form += &format!("\x0b\x07{}", message.get());
+            continue;
         }
         fields[2].as_ref().ok_or("no role")?;
         for (tag, field) in fields.iter().enumerate() {
@@ -105,30 +151,76 @@ fn content(text: &str) -> Verdict<String> {
     if !text.starts_with('[') {
         return Ok(string(text)?.map_or_else(String::new, |text| format!("\x06{text}")));
     }
-    let mut form = String::new();
-    for part in read::<Vec<&RawValue>>(text)? {
-        let part = part.get();
-        if part.starts_with('"') {
-            form += &format!("\x06{}", &part[1..part.len() - 1]);
-            continue;
+    read::<Vec<&RawValue>>(text)?.into_iter().map(|part| self::part(part.get())).collect()
+}
+
+/// Content without the blocks that vLLM leaves out.
+fn system(text: &str) -> Verdict<String> {
+    if !text.starts_with('[') {
+        return content(text);
+    }
+    let parts = read::<Vec<&RawValue>>(text)?.into_iter().map(|part| self::part(part.get()));
+    let kept = |part: &Verdict<String>| {
+        !part.as_ref().is_ok_and(|part| part.starts_with("\x06x-anthropic-billing-header"))
+    };
+    parts.filter(kept).collect()
+}
+
+fn part(text: &str) -> Verdict<String> {
+    if text.starts_with('"') {
+        return Ok(format!("\x06{}", &text[1..text.len() - 1]));
+    }
+    let (mut is_text, mut said) = (true, None);
+    for (key, value) in object(text)? {
+        match key.as_str() {
+            "type" => {
+                string(&value)?;
+                let texts = ["text", "input_text", "output_text"];
+                is_text = value == "null" || read::<String>(&value).is_ok_and(|kind| texts.contains(&&*kind));
+            }
+            "text" => said = string(&value)?,
+            _ => {}
         }
-        let (mut is_text, mut text) = (true, None);
-        for (key, value) in object(part)? {
-            match key.as_str() {
-                "type" => {
-                    string(&value)?;
-                    is_text = value == "null" || read::<String>(&value).is_ok_and(|kind| kind == "text");
-                }
-                "text" => text = string(&value)?,
-                _ => {}
+    }
+    Ok(match said {
+        Some(said) if is_text => format!("\x06{said}"),
+        _ => format!("\x07{}", unmarked(text, 3)),
+    })
+}
+
+/// JSON as it would be written without `cache_control` in the value itself and in `levels - 1` containers within.
+fn unmarked(text: &str, levels: u32) -> String {
+    let at = |inner: &str| inner.as_ptr() as usize - text.as_ptr() as usize;
+    let mut out = String::new();
+    let mut end = 0;
+    match text.chars().next() {
+        Some('[') if levels > 0 => {
+            for item in read::<Vec<&RawValue>>(text).unwrap() {
+                out += &text[end..at(item.get())];
+                out += &unmarked(item.get(), levels - 1);
+                end = at(item.get()) + item.get().len();
             }
         }
-        form += &match text {
-            Some(text) if is_text => format!("\x06{text}"),
-            _ => format!("\x07{part}"),
-        };
+        Some('{') if levels > 0 => {
+            let mut kept = 0;
+            for (i, (key, value)) in read::<Fields<'_>>(text).unwrap().0.into_iter().enumerate() {
+                let start = end + text[end..].find('"').unwrap();
+                // With a member goes the comma before it; with the first, the one after it.
+                if i == 0 {
+                    out += &text[..start];
+                }
+                if key != "cache_control" {
+                    out += &text[if kept == 0 { start } else { end }..at(value.get())];
+                    let levels = if key == "content" { levels - 1 } else { 0 };
+                    out += &unmarked(value.get(), levels);
+                    kept += 1;
+                }
+                end = at(value.get()) + value.get().len();
+            }
+        }
+        _ => {}
     }
-    Ok(form)
+    out + &text[end..]
 }
 
 fn batch(text: &str) -> Verdict<(&'static str, Vec<u8>)> {
@@ -173,25 +265,26 @@ fn name(text: &str) -> Verdict<Option<String>> {
 
 /// The fields of an object in their order, duplicates included.
 fn object(text: &str) -> Verdict<Vec<(String, String)>> {
-    read::<Fields>(text).map(|fields| fields.0)
+    let fields = read::<Fields<'_>>(text)?.0;
+    Ok(fields.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect())
 }
 
-struct Fields(Vec<(String, String)>);
+struct Fields<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for Fields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Collect;
         impl<'de> Visitor<'de> for Collect {
-            type Value = Fields;
+            type Value = Fields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
                 let mut fields = Vec::new();
-                while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
-                    fields.push((key, value.get().to_owned()));
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
                 }
                 Ok(Fields(fields))
             }
