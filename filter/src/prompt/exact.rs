@@ -92,7 +92,7 @@ impl Exact<'_> {
                 let template =
                     template.as_ref().ok_or_else(|| "a model without a chat template".to_owned())?;
                 let mut body = tree(self.bytes).map_err(|error| error.to_string())?;
-                let chat = dialect::chat(&mut body, template.takes_parts(), self.now)?;
+                let chat = dialect::chat(&mut body, template, self.now)?;
                 let text = template.render(chat).map_err(|error| error.to_string())?;
                 tokenizer.chain(&text, &mut chain)?;
             }

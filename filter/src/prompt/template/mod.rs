@@ -128,15 +128,29 @@ impl ChatTemplate {
         self.takes_parts
     }
 
+    /// Whether the template for chats with or without tools knows the role `developer`. As engines do, it is asked for the
+    /// word.
+    pub fn names_developer(&self, tools: bool) -> bool {
+        let template = self.environment.get_template(self.name(tools));
+        template.is_ok_and(|template| {
+            ["\"developer\"", "'developer'"].iter().any(|word| template.source().contains(word))
+        })
+    }
+
+    /// Which of the templates is for chats with or without tools.
+    fn name(&self, tools: bool) -> &'static str {
+        match tools && self.environment.get_template(TOOL_USE).is_ok() {
+            true => TOOL_USE,
+            false => DEFAULT,
+        }
+    }
+
     /// The text of a chat.
     ///
     /// # Errors
     /// What the template raises, and whatever can't be rendered as Jinja2 would.
     pub fn render(&self, mut chat: Chat) -> Result<String, TemplateError> {
-        let name = match chat.tools {
-            Some(_) if self.environment.get_template(TOOL_USE).is_ok() => TOOL_USE,
-            _ => DEFAULT,
-        };
+        let name = self.name(chat.tools.is_some());
         let continued = match chat.continue_final_message {
             true => Some(mark(&mut chat.messages)?),
             false => None,
