@@ -92,11 +92,88 @@ impl Exact<'_> {
                 let template =
                     template.as_ref().ok_or_else(|| "a model without a chat template".to_owned())?;
                 let mut body = tree(self.bytes).map_err(|error| error.to_string())?;
-                let chat = dialect::chat(&mut body, template, self.now)?;
+                let chat = dialect::chat(self.request.endpoint, &mut body, template, self.now)?;
                 let text = template.render(chat).map_err(|error| error.to_string())?;
                 tokenizer.chain(&text, &mut chain)?;
             }
         }
         Ok(chain.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::delivery::Source;
+    use super::super::template::ChatTemplate;
+    use super::super::{Tokenizer, convert};
+    use super::*;
+    use crate::request::{Endpoint, Limits, parse};
+    use serde_json::json;
+
+    fn loaded() -> Loaded {
+        let vocab: serde_json::Map<_, _> =
+            convert::names_of_bytes().zip(0..).map(|(name, id)| (name, json!(id))).collect();
+        let file = json!({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+            "model": {"type": "BPE", "vocab": vocab, "merges": []}});
+        let image = convert(file.to_string().as_bytes()).unwrap();
+        let config =
+            json!({"chat_template": "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"});
+        Loaded {
+            tokenizer: Tokenizer::load(&image, 1, 0).unwrap(),
+            template: ChatTemplate::load(config.to_string().as_bytes()).unwrap(),
+        }
+    }
+
+    fn hashes(endpoint: Endpoint, body: &str) -> Result<Vec<u64>, String> {
+        let request = parse(endpoint, body.as_bytes(), &Limits::default()).unwrap();
+        let source = Source { cluster: "".into(), path: "".into(), timeout: Duration::ZERO };
+        let delivery = RefCell::new(Delivery::new(source, 0));
+        let exact = Exact {
+            request: &request,
+            bytes: body.as_bytes(),
+            delivery: &delivery,
+            block_tokens: 4,
+            now: Duration::ZERO,
+            outcome: RefCell::default(),
+        };
+        exact.tokens(&mut loaded()).map(|chain| chain.hashes)
+    }
+
+    #[test]
+    fn equal_prompts_have_equal_tokens_wherever_they_are_asked() {
+        let expected = hashes(Endpoint::Completions, r#"{"prompt": "<system>be brief<user>hello"}"#).unwrap();
+        assert!(expected.len() > 3);
+        for (endpoint, body) in [
+            (
+                Endpoint::Chat,
+                r#"{"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]}"#,
+            ),
+            (
+                Endpoint::Messages,
+                r#"{"system": "be brief", "messages": [{"role": "user", "content": "hello"}]}"#,
+            ),
+            (Endpoint::Responses, r#"{"instructions": "be brief", "input": "hello"}"#),
+            (Endpoint::Generate, r#"{"text": "<system>be brief<user>hello"}"#),
+        ] {
+            assert_eq!(hashes(endpoint, body), Ok(expected.clone()), "{body}");
+        }
+        let ids = hashes(Endpoint::Generate, r#"{"input_ids": [[1, 2, 3, 4], [5]], "text": "a"}"#);
+        assert_eq!(ids, hashes(Endpoint::Completions, r#"{"prompt": [1, 2, 3, 4]}"#));
+    }
+
+    #[test]
+    fn what_is_not_in_the_body_has_no_tokens() {
+        for (endpoint, body, cause) in [
+            (Endpoint::Responses, r#"{"input": "a", "previous_response_id": "r"}"#, "previous_response_id"),
+            (Endpoint::Generate, r#"{"text": "a", "image_data": "i"}"#, "image_data"),
+            (
+                Endpoint::Messages,
+                r#"{"messages": [{"role": "user", "content": [{"type": "image"}]}]}"#,
+                "image",
+            ),
+        ] {
+            let error = hashes(endpoint, body).unwrap_err();
+            assert!(error.contains(cause), "{error}");
+        }
     }
 }

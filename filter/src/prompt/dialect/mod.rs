@@ -5,8 +5,11 @@
 //! chat, and what the modules here name.
 
 mod developer;
+mod messages;
+mod responses;
 
 use super::template::{Chat, ChatTemplate};
+use crate::request::Endpoint;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -25,10 +28,19 @@ struct Said {
 ///
 /// # Errors
 /// Says what in the body is not followed.
-pub fn chat(body: &mut Value, template: &ChatTemplate, now: Duration) -> Result<Chat, String> {
+pub fn chat(
+    endpoint: Endpoint,
+    body: &mut Value,
+    template: &ChatTemplate,
+    now: Duration,
+) -> Result<Chat, String> {
     let Some(body) = body.as_object_mut() else { return Err("the body is no object".to_owned()) };
     let kwargs = kwargs(body.remove("chat_template_kwargs"))?;
-    let said = said(body)?;
+    let said = match endpoint {
+        Endpoint::Messages => messages::said(body),
+        Endpoint::Responses => responses::said(body),
+        _ => said(body),
+    }?;
     let parts = template.takes_parts();
     let messages = said.messages.into_iter().map(|message| reshape(message, parts));
     let mut messages = messages.collect::<Result<_, _>>()?;
