@@ -12,7 +12,7 @@ const SHORT: usize = 24;
 const MEMORABLE: usize = 48;
 /// Tokens that a remembered word may have.
 const MOST_TOKENS: usize = 7;
-/// Words that are remembered, each in one place: 320 KB.
+/// Words that are remembered, each in one place: 400 KB.
 const REMEMBERED: usize = 8192;
 
 /// A pair that doesn't merge.
@@ -32,9 +32,43 @@ pub struct Vocabulary {
 /// A word and its tokens.
 #[derive(Debug, Clone, Copy, Default)]
 struct Remembered {
-    hash: u64,
+    word: Name,
     count: u32,
     tokens: [u32; MOST_TOKENS],
+}
+
+/// What a word is told apart by: its length and, up to 16 bytes, all of them; further on a hash.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Name {
+    length: u32,
+    a: u64,
+    b: u64,
+}
+
+impl Name {
+    fn of(word: &[u8], seed: u64) -> Self {
+        let (a, b) = match word {
+            _ if word.len() > 16 => (xxh3_64_with_seed(word, seed), 0),
+            // The first and the last bytes, which overlap, leave none out.
+            _ if word.len() >= 8 => {
+                let ends = word.first_chunk().zip(word.last_chunk());
+                ends.map_or((0, 0), |(a, b)| (u64::from_le_bytes(*a), u64::from_le_bytes(*b)))
+            }
+            _ if word.len() >= 4 => {
+                let ends = word.first_chunk().zip(word.last_chunk());
+                ends.map_or((0, 0), |(a, b)| (u32::from_le_bytes(*a).into(), u32::from_le_bytes(*b).into()))
+            }
+            _ => (word.iter().fold(0, |a, byte| a << 8 | u64::from(*byte)), 0),
+        };
+        Self { length: word.len() as u32, a, b }
+    }
+
+    /// Where a word is remembered. Words that get in each other's way cost time only.
+    fn place(self) -> usize {
+        const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mixed = (self.a ^ self.b.rotate_left(23) ^ u64::from(self.length)).wrapping_mul(ODD);
+        ((mixed ^ mixed >> 32).wrapping_mul(ODD) >> 51) as usize % REMEMBERED
+    }
 }
 
 /// A token of a word that is being merged, and the pair that it forms with the one after it.
@@ -48,7 +82,7 @@ struct Symbol {
 }
 
 impl Vocabulary {
-    /// A vocabulary that remembers nothing yet. `seed` should be a secret of this VM: words that are remembered are told
+    /// A vocabulary that remembers nothing yet. `seed` should be a secret of this VM: long words that are remembered are told
     /// apart by a hash of 64 bits, which nobody should be able to make equal on purpose.
     pub fn new(image: Image, seed: u64) -> Self {
         Self {
@@ -73,13 +107,13 @@ impl Vocabulary {
         if word.len() > MEMORABLE {
             return self.merge(word, out);
         }
-        // 0 marks an empty place.
-        let hash = xxh3_64_with_seed(word, self.seed).max(1);
-        let place = (hash >> 51) as usize % REMEMBERED;
-        if let Some(known) = self.memory.get(place).filter(|known| known.hash == hash) {
-            let tokens = known.tokens;
-            out.extend(tokens.iter().take(known.count as usize));
-            return;
+        let name = Name::of(word, self.seed);
+        let place = name.place();
+        if let Some(known) = self.memory.get(place).filter(|known| known.word == name) {
+            // All of them, and off with what is too much: a copy of fixed size.
+            let end = out.len() + known.count as usize;
+            out.extend_from_slice(&known.tokens);
+            return out.truncate(end);
         }
         let start = out.len();
         self.merge(word, out);
@@ -87,7 +121,7 @@ impl Vocabulary {
         if let (Some(place), 1..=MOST_TOKENS) = (self.memory.get_mut(place), new.len()) {
             let mut tokens = [0; MOST_TOKENS];
             tokens.iter_mut().zip(new).for_each(|(to, token)| *to = *token);
-            *place = Remembered { hash, count: new.len() as u32, tokens };
+            *place = Remembered { word: name, count: new.len() as u32, tokens };
         }
     }
 
