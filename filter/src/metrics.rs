@@ -32,6 +32,7 @@ metrics! {
     NotJson Counter "step_down_not_json" "Bodies that are compressed or not JSON; routed by load, unread.";
     IndexNotReady Counter "step_down_index_not_ready" "Requests decided while this VM's replica was loading or behind.";
     TokenizerNotReady Counter "step_down_tokenizer_not_ready" "Prompts compared as text, because their model's tokenizer was not there yet.";
+    PromptCut Counter "step_down_prompt_cut" "Prompts compared by their first tokens alone: the rest was new, and beyond max_new_bytes.";
     NotFollowed Counter "step_down_not_followed" "Prompts compared as text, because they can't be rendered or tokenized as the engine does.";
     HostErrors Counter "step_down_host_error" "Hostcalls that failed and made a request step down.";
     Unheld Counter "step_down_unheld" "Requests sent on unread, because Envoy gave no body within a second.";

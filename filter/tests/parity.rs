@@ -28,7 +28,10 @@ fn parity(model: &str) {
     let vocabulary = PathBuf::from(header["vocabulary"].as_str().expect("a path"));
     let json = std::fs::read(vocabulary.join("tokenizer.json")).expect("a vocabulary");
     let image = convert(&json).expect("byte-level BPE");
-    let mut tokenizer = Tokenizer::load(&image, 42, 1 << 20).expect("an image");
+    let load = || Tokenizer::load(&image, 42, 1 << 20).expect("an image");
+    // Once in one piece, once in as many as can be.
+    let (mut tokenizer, mut cutting) = (load(), load().with_pieces(1));
+    assert!(cutting.may_cut());
     let (mut texts, mut chats, mut refused, mut unsure, mut different) = (0, 0, 0, 0, Vec::new());
     for case in &cases {
         let rendered = match case.get("text") {
@@ -51,12 +54,14 @@ fn parity(model: &str) {
             }
         };
         if let Some(text) = rendered {
-            let mut own = Vec::new();
-            tokenizer.encode(&text, &mut own).expect("any text");
             let reference = ids(&case["ids"]);
-            if own != reference {
-                let at = own.iter().zip(&reference).take_while(|(a, b)| a == b).count();
-                different.push(format!("ids of {text:?} differ from number {at} on"));
+            for tokenizer in [&mut tokenizer, &mut cutting] {
+                let mut own = Vec::new();
+                tokenizer.encode(&text, &mut own).expect("any text");
+                if own != reference {
+                    let at = own.iter().zip(&reference).take_while(|(a, b)| a == b).count();
+                    different.push(format!("ids of {text:?} differ from number {at} on"));
+                }
             }
         }
     }

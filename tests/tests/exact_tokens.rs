@@ -63,6 +63,18 @@ fn blocks(messages: &Value) -> usize {
     (bytes + 1) / 16
 }
 
+/// Blocks up to the last of so many at which a hash is kept: at each of the first 64, then ever more rarely.
+fn kept(blocks: usize) -> usize {
+    let (mut kept, mut hashes) = (0, 0);
+    loop {
+        let next = kept + if hashes < 64 { 1 } else { 1 << (hashes / 32 - 1) };
+        if next > blocks {
+            return kept;
+        }
+        (kept, hashes) = (next, hashes + 1);
+    }
+}
+
 #[test]
 fn turns_of_a_conversation_match_to_the_token() {
     let folder = Folder::new();
@@ -89,16 +101,16 @@ fn turns_of_a_conversation_match_to_the_token() {
         let chat = Value::Array(messages.clone());
         let answer = ask(&envoy, &chat);
         let said = answer.header("x-warmpath-matched").expect("it is explained").to_owned();
-        assert_eq!(said, format!("{before}/{}", blocks(&chat)), "turn {turn}");
+        assert_eq!(said, format!("{before}/{}", kept(blocks(&chat))), "turn {turn}");
         let served = answer.header("x-pod").map(str::to_owned);
         assert!(turn == 0 || served == pod, "turn {turn} left {pod:?} for {served:?}");
         pod = served;
         // All that was in whole blocks before the mark of the answer is there for the next turn.
         let answer = format!("answer {turn}");
-        let known = blocks(&chat) * 16;
+        let known = blocks(&chat);
         messages.push(json!({"role": "assistant", "content": answer}));
         let total: usize = messages.iter().map(|m| 1 + m["content"].as_str().map_or(0, str::len)).sum();
-        before = known.min(total) / 16;
+        before = kept(known.min(total / 16));
     }
     // Tools are rendered by no template of this kind, but the request goes on.
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
@@ -106,6 +118,45 @@ fn turns_of_a_conversation_match_to_the_token() {
     assert_eq!(answer.header("x-warmpath-prompt"), Some("text"));
     assert!(answer.header("x-warmpath-step-down").expect("why").contains("image_url"));
     assert_eq!(envoy.stat("wasmcustom.warmpath.step_down_not_followed"), 1);
+    envoy.assert_no_trap();
+}
+
+#[test]
+fn new_text_is_tokenized_up_to_the_limit_and_further_each_time() {
+    let folder = Folder::new();
+    let dir = &folder.0;
+    files(dir);
+    let pods = Pods::start(3, &[]);
+    let envoy = envoy(dir, &pods).plugin("/tokenizers/0/max_new_bytes", json!(16_384)).concurrency(1).start();
+    wait_until("the tokenizer to be loaded", || {
+        let answer = ask(&envoy, &json!([{"role": "user", "content": "is anybody in?"}]));
+        answer.header("x-warmpath-prompt") == Some("tokens")
+    });
+    let document = json!([{"role": "user", "content": "some words and more ".repeat(2500)}]);
+    let mut before = (0, 0);
+    for turn in 0..8 {
+        let answer = ask(&envoy, &document);
+        let said = answer
+            .header("x-warmpath-matched")
+            .and_then(|said| said.split_once('/'))
+            .expect("it is explained");
+        let (matched, of) =
+            (said.0.parse::<usize>().expect("a number"), said.1.parse::<usize>().expect("a number"));
+        // All that was compared the last time is held; as much again is compared this time.
+        assert_eq!(matched, before.1, "turn {turn}");
+        match of == before.1 {
+            true => assert_eq!(of, kept(blocks(&document))),
+            false => assert!(of - before.1 <= 2 * 16_384 / 16, "turn {turn}: {of} after {}", before.1),
+        }
+        assert_eq!(
+            answer.header("x-warmpath-step-down").is_some(),
+            of < kept(blocks(&document)),
+            "turn {turn}"
+        );
+        before = (matched, of);
+    }
+    assert!(before.0 == before.1, "the document isn't known after eight requests: {before:?}");
+    assert!(envoy.stat("wasmcustom.warmpath.step_down_prompt_cut") >= 2);
     envoy.assert_no_trap();
 }
 

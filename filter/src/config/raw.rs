@@ -44,6 +44,8 @@ pub struct RawTokenizer {
     pub timeout_seconds: u64,
     #[serde(default = "RawTokenizer::memory_bytes")]
     pub memory_bytes: usize,
+    #[serde(default = "RawTokenizer::max_new_bytes")]
+    pub max_new_bytes: usize,
 }
 
 impl RawTokenizer {
@@ -58,6 +60,11 @@ impl RawTokenizer {
 
     fn memory_bytes() -> usize {
         32 << 20
+    }
+
+    /// Three to five milliseconds of a worker's time.
+    fn max_new_bytes() -> usize {
+        128 << 10
     }
 }
 

@@ -53,6 +53,9 @@ pub struct TokenizerSettings {
     pub block_tokens: usize,
     /// Bytes in which blocks of tokenized text are remembered, in each VM.
     pub memory_bytes: usize,
+    /// Bytes of text that no earlier prompt began with, of which more are not tokenized at once: the prompt is then compared
+    /// by its start.
+    pub max_new_bytes: usize,
 }
 
 /// How the chosen pod is told to Envoy.

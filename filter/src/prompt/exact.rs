@@ -1,8 +1,9 @@
 //! The chain of a request's prompt in the engine's own tokens, where its model's tokenizer is there.
 
 use super::delivery::{Delivery, Loaded};
-use super::dialect;
+use super::{Extent, dialect};
 use crate::blocks::{self, BlockSize, Chain, ChainBuilder};
+use crate::config::TokenizerSettings;
 use crate::pipeline::Body;
 use crate::request::{Prompt, Request, tree, unescaped};
 use std::cell::RefCell;
@@ -16,8 +17,8 @@ pub struct Exact<'a> {
     pub bytes: &'a [u8],
     /// The tokenizer of the model that is asked for.
     pub delivery: &'a RefCell<Delivery>,
-    /// Tokens in a block.
-    pub block_tokens: usize,
+    /// How they are used.
+    pub settings: &'a TokenizerSettings,
     /// Since the epoch, for templates that tell the date.
     pub now: Duration,
     /// What came of it.
@@ -32,6 +33,8 @@ pub enum Outcome {
     Unasked,
     /// Tokens.
     Exact,
+    /// The first tokens: what follows was new, and more than may be tokenized at once.
+    Cut,
     /// Text: the tokenizer is not there yet.
     NotReady,
     /// Text: the prompt is one that cannot be rendered or tokenized as the engine would. Says why.
@@ -55,7 +58,8 @@ impl Body for Exact<'_> {
         let (outcome, chain) = match made {
             None => (Outcome::NotReady, None),
             Some(Err(why)) => (Outcome::NotFollowed(why), None),
-            Some(Ok(chain)) => (Outcome::Exact, Some(chain)),
+            Some(Ok((chain, Extent::Whole))) => (Outcome::Exact, Some(chain)),
+            Some(Ok((chain, Extent::Start))) => (Outcome::Cut, Some(chain)),
         };
         self.outcome.replace(outcome);
         chain.unwrap_or_else(|| self.request.chain(size))
@@ -66,27 +70,35 @@ impl Exact<'_> {
     fn builder(&self) -> ChainBuilder {
         let [model, salt] =
             [&self.request.model, &self.request.cache_salt].map(|name| name.as_deref().map(str::as_bytes));
-        let size = (self.block_tokens as u64).to_le_bytes();
+        let block_tokens = self.settings.block_tokens;
+        let size = (block_tokens as u64).to_le_bytes();
         // Chats and completions of equal tokens share blocks, as they do in the engine.
         let seed = blocks::seed(&[Some(b"ids"), Some(&size), model, self.request.lora, salt]);
         // Two bytes make a token at the least, mostly three or four.
-        ChainBuilder::tokens(seed, self.block_tokens, self.bytes.len() / 3)
+        ChainBuilder::tokens(seed, block_tokens, self.bytes.len() / 3)
     }
 
     /// The chain of the prompt's tokens, or why they can't be known.
-    fn tokens(&self, loaded: &mut Loaded) -> Result<Chain, String> {
+    fn tokens(&self, loaded: &mut Loaded) -> Result<(Chain, Extent), String> {
         if let Some(field) = self.request.altered_by {
             return Err(format!("{field} changes the prompt"));
         }
         let Loaded { tokenizer, template } = loaded;
         let mut chain = self.builder();
-        match &self.request.prompt {
-            Prompt::Tokens(tokens) => chain.push_tokens(tokens),
+        let most_new = self.settings.max_new_bytes;
+        let extent = match &self.request.prompt {
+            Prompt::Tokens(tokens) => {
+                chain.push_tokens(tokens);
+                Extent::Whole
+            }
             Prompt::Text(text) => {
                 let text = unescaped(text).ok_or_else(|| "a text that is no Unicode".to_owned())?;
                 chain.push_tokens(tokenizer.around().0);
-                tokenizer.chain(&text, &mut chain)?;
-                chain.push_tokens(tokenizer.around().1);
+                let extent = tokenizer.chain(&text, most_new, &mut chain)?;
+                if extent == Extent::Whole {
+                    chain.push_tokens(tokenizer.around().1);
+                }
+                extent
             }
             Prompt::Chat(_) => {
                 let template =
@@ -94,10 +106,10 @@ impl Exact<'_> {
                 let mut body = tree(self.bytes).map_err(|error| error.to_string())?;
                 let chat = dialect::chat(self.request.endpoint, &mut body, template, self.now)?;
                 let text = template.render(chat).map_err(|error| error.to_string())?;
-                tokenizer.chain(&text, &mut chain)?;
+                tokenizer.chain(&text, most_new, &mut chain)?
             }
-        }
-        Ok(chain.finish())
+        };
+        Ok((chain.finish(), extent))
     }
 }
 
@@ -124,19 +136,48 @@ mod tests {
         }
     }
 
-    fn hashes(endpoint: Endpoint, body: &str) -> Result<Vec<u64>, String> {
+    fn cut(endpoint: Endpoint, body: &str, max_new_bytes: usize) -> Result<(Vec<u64>, Extent), String> {
         let request = parse(endpoint, body.as_bytes(), &Limits::default()).unwrap();
         let source = Source { cluster: "".into(), path: "".into(), timeout: Duration::ZERO };
+        let settings = TokenizerSettings {
+            models: Vec::new(),
+            source: source.clone(),
+            block_tokens: 4,
+            memory_bytes: 0,
+            max_new_bytes,
+        };
         let delivery = RefCell::new(Delivery::new(source, 0));
         let exact = Exact {
             request: &request,
             bytes: body.as_bytes(),
             delivery: &delivery,
-            block_tokens: 4,
+            settings: &settings,
             now: Duration::ZERO,
             outcome: RefCell::default(),
         };
-        exact.tokens(&mut loaded()).map(|chain| chain.hashes)
+        exact.tokens(&mut loaded()).map(|(chain, extent)| (chain.hashes, extent))
+    }
+
+    fn hashes(endpoint: Endpoint, body: &str) -> Result<Vec<u64>, String> {
+        let (hashes, extent) = cut(endpoint, body, usize::MAX)?;
+        assert_eq!(extent, Extent::Whole);
+        Ok(hashes)
+    }
+
+    #[test]
+    fn new_text_is_tokenized_up_to_a_limit() {
+        let body = json!({"prompt": "word ".repeat(10_000)}).to_string();
+        let (whole, start) =
+            (hashes(Endpoint::Completions, &body).unwrap(), cut(Endpoint::Completions, &body, 20_000));
+        let (start, extent) = start.unwrap();
+        assert_eq!(extent, Extent::Start);
+        // Two pieces of 8 KiB, in blocks of four tokens of a byte each.
+        assert_eq!(start, whole[..start.len()]);
+        assert_eq!(
+            blocks::worth(start.len() as u32 + 1).max(2 * 8192 / 4),
+            blocks::worth(start.len() as u32 + 1)
+        );
+        assert!(blocks::worth(start.len() as u32) <= 20_000 / 4);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! is refused with its name, and its prompts are compared as text.
 
 mod convert;
+mod cuts;
 pub mod delivery;
 mod dialect;
 mod exact;
@@ -27,5 +28,5 @@ pub use convert::{ConvertError, convert};
 pub use exact::{Exact, Outcome};
 pub use image::{Image, ImageError};
 pub use segments::Segments;
-pub use tokenizer::{LoadError, Tokenizer};
+pub use tokenizer::{Extent, LoadError, Tokenizer};
 pub use vocabulary::Vocabulary;

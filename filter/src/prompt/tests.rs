@@ -7,8 +7,40 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokenizers::pipeline::{EncodeOptions, PipelineTokenizer};
 
-/// Bytes that words of these tests are made of: letters, a space, and those of `é`, `漢` and a combining accent.
-const ALPHABET: &[&str] = &["a", "b", "c", "e", " ", "\n", "é", "漢", "\u{301}", "1", "."];
+/// What texts of these tests are made of: letters, spaces of all kinds, `é` and a combining accent, and what patterns look for.
+const ALPHABET: &[&str] = &[
+    "a", "b", "c", "e", " ", "\n", "é", "漢", "\u{301}", "1", ".", "S", "'s", "\r\n", "\t", "\u{3000}", "'R",
+    "/", "。",
+];
+
+/// Patterns of Qwen, Llama 3, o200k, Tekken, and those that DeepSeek uses one after another.
+const PATTERNS: &[&[&str]] = &[
+    &[
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ],
+    &[
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ],
+    &[
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ],
+    &[
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ],
+    &[
+        r"\p{N}{1,3}",
+        "[一-龥\u{3040}-ゟ゠-ヿ]+",
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+    ],
+];
+
+fn pre_tokenizer(patterns: &[&str]) -> Value {
+    let split = |regex: &&str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let splits: Vec<_> = patterns.iter().map(split).chain([byte_level]).collect();
+    json!({"type": "Sequence", "pretokenizers": splits})
+}
 
 /// A vocabulary of all bytes and what `picks` merges, as tokenizer.json writes it.
 fn vocabulary(
@@ -45,7 +77,7 @@ fn encode(tokenizer: &mut Tokenizer, text: &str) -> Vec<u32> {
 fn chain(tokenizer: &mut Tokenizer, text: &str) -> [Vec<u64>; 2] {
     [(), ()].map(|()| {
         let mut chain = ChainBuilder::tokens(3, 4, 0);
-        tokenizer.chain(text, &mut chain).unwrap();
+        assert_eq!(tokenizer.chain(text, usize::MAX, &mut chain), Ok(Extent::Whole));
         chain.finish().hashes
     })
 }
@@ -185,6 +217,60 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_text_cut_anywhere_safe_has_the_ids_of_the_whole(
+        picks in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..60),
+        texts in prop::collection::vec((text(), text(), text()), 1..8),
+        patterns in prop::option::of(prop::sample::select(PATTERNS)),
+        composed: bool,
+        pieces in prop::sample::select(vec![1, 2, 7, 60]),
+        most_new in 0..200usize,
+    ) {
+        let (vocab, merges) = vocabulary(&picks);
+        let file = json!({
+            "normalizer": if composed { json!({"type": "NFC"}) } else { json!(null) },
+            "pre_tokenizer": match patterns {
+                None => json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}),
+                Some(patterns) => pre_tokenizer(patterns),
+            },
+            "added_tokens": [added(vocab.len() as u32, "<x>", [false, false, false, true, false])],
+            "model": {"type": "BPE", "vocab": vocab, "merges": merges},
+        });
+        let image = convert(file.to_string().as_bytes()).unwrap();
+        let load = || Tokenizer::load(&image, 3, 1 << 20).unwrap();
+        prop_assert!(load().may_cut(), "{patterns:?}");
+        let reference = reference(&file);
+        for (a, b, c) in texts {
+            // Texts of letters between the odd ones have more places to cut at.
+            let text = format!("{a} b{b} c\n漢{c}\ne a");
+            let (mut cut, mut bounded) = (load().with_pieces(pieces), load().with_pieces(pieces));
+            let ids = encode_reference(&reference, &text, false);
+            prop_assert_eq!(&encode(&mut cut, &text), &ids, "{:?}", text);
+            prop_assert_eq!(chain(&mut cut, &text), chain_of(&ids), "{:?}", text);
+            // Asked often enough, a text is known whole, however little is tokenized at once.
+            let mut known = 0;
+            loop {
+                let mut chain = ChainBuilder::tokens(3, 4, 0);
+                let extent = bounded.chain(&text, most_new, &mut chain).unwrap();
+                let hashes = chain.finish().hashes;
+                prop_assert_eq!(&hashes, &chain_of(&ids)[0][..hashes.len()]);
+                if extent == Extent::Whole {
+                    prop_assert_eq!(&hashes, &chain_of(&ids)[0]);
+                    break;
+                }
+                // Short pieces aren't remembered.
+                if hashes.len() <= known {
+                    break;
+                }
+                known = hashes.len();
+            }
+        }
+    }
+}
+
 fn refusal(edit: impl FnOnce(&mut Value)) -> String {
     let (vocab, _) = vocabulary(&[]);
     let mut file = json!({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
@@ -212,6 +298,8 @@ fn refusals_name_the_cause() {
         let said = refusal(|file| *file.pointer_mut(path).unwrap() = value);
         assert!(said.starts_with("tokenizer.json ") && said.contains(cause), "{path}: {said}");
     }
+    let said = refusal(|file| file["pre_tokenizer"] = pre_tokenizer(&[r"\w{1,7}|.|\s+"]));
+    assert!(said.contains(r"none of those known") && said.contains(r"\\w{1,7}|."), "{said}");
     let said = refusal(|file| file["model"]["dropout"] = json!(0.1));
     assert!(said.contains("dropout"), "{said}");
     let said = refusal(|file| file["model"]["end_of_word_suffix"] = json!("</w>"));

@@ -1,5 +1,6 @@
 //! Text to token ids, as the engine's own tokenizer makes them.
 
+use super::cuts;
 use super::image::{Image, ImageError};
 use super::segments::Segments;
 use super::vocabulary::Vocabulary;
@@ -38,6 +39,14 @@ pub(super) struct Added {
     special: bool,
 }
 
+impl Added {
+    /// Whether it may be found across a place where texts are [cut](cuts). Those that are sought before cutting never are.
+    pub fn spans_words(&self) -> bool {
+        let normalized = self.normalized.unwrap_or(!self.special);
+        normalized && (self.single_word || self.lstrip || self.rstrip || self.content.contains([' ', '\n']))
+    }
+}
+
 impl Frame {
     /// Brings a tokenizer without its vocabulary up to date, and tries to load it.
     pub fn of(mut rest: Value, added: Vec<Added>) -> Result<Self, String> {
@@ -52,7 +61,11 @@ impl Frame {
             return Err("BPE that is not byte-level".to_owned());
         }
         let frame = Self { rest, added };
-        frame.load()?;
+        // Whether patterns are known shows only once a text is cut.
+        around(&frame.load()?.0).map_err(|_| {
+            let of = frame.rest.get("pre_tokenizer").map(Value::to_string).unwrap_or_default();
+            format!("a pre-tokenizer that is none of those known: {of:.400}")
+        })?;
         Ok(frame)
     }
 
@@ -75,6 +88,26 @@ impl Frame {
             .map_err(|error| error.to_string())?;
         Ok((rest, added))
     }
+}
+
+/// Bytes after which a text is [cut](cuts) where it may be.
+const PIECE: usize = 8192;
+
+/// How much of a text was tokenized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Its start: what follows is new, and more than was allowed.
+    Start,
+}
+
+/// A part of a text that is tokenized by itself, and the added token behind it.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    start: usize,
+    end: usize,
+    token: Option<u32>,
 }
 
 /// Why an image could not be loaded.
@@ -106,6 +139,9 @@ pub struct Tokenizer {
     /// Special tokens around a text that stands for itself.
     before: Vec<u32>,
     after: Vec<u32>,
+    /// See [`Tokenizer::with_pieces`]; `None` where texts of this tokenizer must not be cut.
+    piece: Option<usize>,
+    pieces: Vec<Piece>,
     scratch: PreTokenizerScratch,
     words: Vec<Span>,
 }
@@ -136,6 +172,8 @@ impl Tokenizer {
             segments: Segments::new(seed, memory),
             before,
             after,
+            piece: cuts::are_safe(&frame.rest, &frame.added).then_some(PIECE),
+            pieces: Vec::new(),
             scratch: PreTokenizerScratch::default(),
             words: Vec::new(),
         })
@@ -156,36 +194,62 @@ impl Tokenizer {
         (&self.before, &self.after)
     }
 
+    /// Cuts long texts after other than 8192 bytes, where they may be cut at all. Ids are the same.
+    #[must_use]
+    pub fn with_pieces(self, bytes: usize) -> Self {
+        Self { piece: self.piece.map(|_| bytes), ..self }
+    }
+
+    /// Whether long texts are cut.
+    pub fn may_cut(&self) -> bool {
+        self.piece.is_some()
+    }
+
     /// Appends the tokens of a text, without those around it.
     ///
     /// # Errors
     /// Where the text can't be normalized or cut.
     pub fn encode(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
-        let mut cut = 0;
-        while cut < text.len() {
-            let (segment, token, next) = self.next_segment(text, cut);
-            self.segment(segment, cut, out)?;
-            out.extend(token);
-            cut = next;
-        }
-        Ok(())
+        let pieces = self.pieces(text);
+        let done = pieces.iter().try_for_each(|piece| {
+            self.tokenize(text.get(piece.start..piece.end).unwrap_or_default(), piece.start, out)?;
+            out.extend(piece.token);
+            Ok(())
+        });
+        self.pieces = pieces;
+        done
     }
 
-    /// Adds the tokens of a text to a chain, without those around it. Of what is remembered, nothing is tokenized.
+    /// Adds the tokens of a text to a chain, without those around it. What is remembered is not tokenized again; of what is
+    /// new, at most `most_new` bytes are.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`]; the chain is then of no use.
-    pub fn chain(&mut self, text: &str, chain: &mut ChainBuilder) -> Result<(), String> {
+    pub fn chain(&mut self, text: &str, most_new: usize, chain: &mut ChainBuilder) -> Result<Extent, String> {
+        let pieces = self.pieces(text);
+        let done = self.chain_pieces(text, &pieces, most_new, chain);
+        self.pieces = pieces;
+        done
+    }
+
+    fn chain_pieces(
+        &mut self,
+        text: &str,
+        pieces: &[Piece],
+        mut most_new: usize,
+        chain: &mut ChainBuilder,
+    ) -> Result<Extent, String> {
         let mut ids = Vec::new();
-        let mut cut = 0;
-        while cut < text.len() {
-            let (segment, token, next) = self.next_segment(text, cut);
-            let key = self.segments.key(segment, chain.mark(self.segments.seed()), cut == 0);
+        for piece in pieces {
+            let part = text.get(piece.start..piece.end).unwrap_or_default();
+            let key = self.segments.key(part, chain.mark(self.segments.seed()), piece.start == 0);
             match key.and_then(|key| self.segments.recall(key)) {
                 Some(added) => chain.go_on(added),
                 None => {
+                    let Some(left) = most_new.checked_sub(part.len()) else { return Ok(Extent::Start) };
+                    most_new = left;
                     ids.clear();
-                    self.segment(segment, cut, &mut ids)?;
+                    self.tokenize(part, piece.start, &mut ids)?;
                     let before = chain.len();
                     chain.push_tokens(&ids);
                     if let Some(key) = key {
@@ -193,23 +257,37 @@ impl Tokenizer {
                     }
                 }
             }
-            chain.push_tokens(token.as_slice());
-            cut = next;
+            chain.push_tokens(piece.token.as_slice());
         }
-        Ok(())
+        Ok(Extent::Whole)
     }
 
-    /// The text from byte `cut` to the next added token, that token, and where it ends.
-    fn next_segment<'t>(&self, text: &'t str, cut: usize) -> (&'t str, Option<u32>, usize) {
-        let (until, token, next) = match self.added.extract_next(text.as_bytes(), cut, false, false) {
-            Some(((start, end), token)) if end > cut => (start, Some(token), end),
-            _ => (text.len(), None, text.len()),
-        };
-        (text.get(cut..until).unwrap_or_default(), token, next)
+    /// Cuts a text at added tokens, and what is long between them.
+    fn pieces(&mut self, text: &str) -> Vec<Piece> {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.clear();
+        let mut start = 0;
+        while start < text.len() {
+            let (until, token, next) = match self.added.extract_next(text.as_bytes(), start, false, false) {
+                Some(((until, end), token)) if end > start => (until, Some(token), end),
+                _ => (text.len(), None, text.len()),
+            };
+            while let Some(least) = self.piece {
+                let end = start + cuts::piece(text.get(start..until).unwrap_or_default(), least).len();
+                if end == until {
+                    break;
+                }
+                pieces.push(Piece { start, end, token: None });
+                start = end;
+            }
+            pieces.push(Piece { start, end: until, token });
+            start = next;
+        }
+        pieces
     }
 
-    /// Appends the tokens of a text between added tokens, which begins at byte `offset`.
-    fn segment(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<(), String> {
+    /// Appends the tokens of a text without added tokens, which begins at byte `offset`.
+    fn tokenize(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<(), String> {
         let Self { rest, added, vocabulary, scratch, words, .. } = self;
         let normal =
             normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;

@@ -172,19 +172,30 @@ impl Stream {
         let Some((settings, delivery)) = plugin.tokenizer_of(request.model.as_deref()) else {
             return self.decide(host, Some(request));
         };
-        let block_tokens = settings.block_tokens;
         let exact =
-            Exact { request, bytes, delivery, block_tokens, now: host.now(), outcome: RefCell::default() };
+            Exact { request, bytes, delivery, settings, now: host.now(), outcome: RefCell::default() };
         let flow = self.decide(host, Some(&exact));
-        let (metric, why) = match exact.outcome.into_inner() {
+        let (prompt, step_down) = match exact.outcome.into_inner() {
             Outcome::Unasked => return flow,
-            Outcome::Exact => (Metric::ByTokens, None),
-            Outcome::NotReady => (Metric::TokenizerNotReady, Some("the tokenizer is not loaded".to_owned())),
-            Outcome::NotFollowed(why) => (Metric::NotFollowed, Some(why)),
+            Outcome::Exact => ("tokens", None),
+            Outcome::Cut => {
+                let why = format!("more than {} bytes of it are new", settings.max_new_bytes);
+                ("tokens", Some((Metric::PromptCut, why)))
+            }
+            Outcome::NotReady => {
+                ("text", Some((Metric::TokenizerNotReady, "the tokenizer is not loaded".to_owned())))
+            }
+            Outcome::NotFollowed(why) => ("text", Some((Metric::NotFollowed, why))),
         };
-        plugin.count(host, metric);
+        if prompt == "tokens" {
+            plugin.count(host, Metric::ByTokens);
+        }
+        let (metric, why) = step_down.unzip();
+        if let Some(metric) = metric {
+            plugin.count(host, metric);
+        }
         if let Some(explanation) = &mut self.explanation {
-            explanation.prompt = Some(if why.is_none() { "tokens" } else { "text" });
+            explanation.prompt = Some(prompt);
             explanation.step_down = why;
         }
         flow
