@@ -23,10 +23,7 @@ pub fn tree(bytes: &[u8]) -> Result<Value, ParseError> {
 
 fn value(cursor: &mut Cursor<'_>, levels: usize) -> Result<Value, ParseError> {
     match cursor.token()? {
-        b'"' => {
-            let string = cursor.string()?;
-            text(cursor, string).map(Value::String)
-        }
+        b'"' => cursor.text().map(Value::String),
         b'{' | b'[' if levels == 0 => cursor.error(Reason::TooDeep),
         b'{' => {
             let mut fields = Map::new();

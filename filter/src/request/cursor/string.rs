@@ -57,6 +57,50 @@ impl<'b> Cursor<'b> {
         }
     }
 
+    /// The text of the string whose opening quote is here.
+    pub(in super::super) fn text(&mut self) -> Result<String, ParseError> {
+        let start = self.at + 1;
+        let mut text = Vec::new();
+        let mut filled = [0; WIDTH];
+        let mut at = start;
+        loop {
+            let bytes = window(self.bytes, at, &mut filled);
+            let plain = special(bytes).trailing_zeros() as usize;
+            at += plain;
+            // Whole windows are copied and the surplus is taken back: copies of a fixed size are the quickest.
+            let end = text.len() + plain;
+            text.extend_from_slice(bytes);
+            text.truncate(end);
+            if plain == WIDTH {
+                continue;
+            }
+            self.at = at;
+            match self.bytes.get(at) {
+                Some(b'"') => break,
+                Some(b'\\') => {
+                    let escape = self.bytes.get(at..).unwrap_or_default();
+                    let Some((character, length)) = unescape(escape) else {
+                        self.escape()?;
+                        return self.error(Reason::NotUnicode);
+                    };
+                    match u8::try_from(character) {
+                        Ok(ascii @ ..0x80) => text.push(ascii),
+                        _ => text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+                    }
+                    at += length;
+                }
+                Some(_) => return self.error(Reason::ControlCharacter),
+                None => return self.error(Reason::Truncated),
+            }
+        }
+        self.at += 1;
+        match simdutf8::basic::from_utf8(&text) {
+            // SAFETY: it has just been checked, by what takes a fifth of the standard library's time on wasm32.
+            Ok(_) => Ok(unsafe { String::from_utf8_unchecked(text) }),
+            Err(_) => self.error(Reason::NotUnicode),
+        }
+    }
+
     /// Checks the escape that begins here, without moving.
     fn escape(&self) -> Result<(), ParseError> {
         match self.bytes.get(self.at + 1) {
@@ -74,41 +118,13 @@ impl<'b> Cursor<'b> {
 
 /// The text that the inside of a JSON string stands for; none if that isn't valid Unicode.
 pub fn unescaped(string: &[u8]) -> Option<Cow<'_, str>> {
-    // Escapes are ASCII: the rest is UTF-8 if the whole is.
-    let mut rest = simdutf8::basic::from_utf8(string).ok()?;
-    let Some(mut at) = backslash(string) else { return Some(Cow::Borrowed(rest)) };
-    let mut text = String::with_capacity(string.len());
-    loop {
-        let (plain, escape) = rest.split_at_checked(at)?;
-        text.push_str(plain);
-        let (character, length) = unescape(escape.as_bytes())?;
-        text.push(character);
-        rest = escape.get(length..)?;
-        match backslash(rest.as_bytes()) {
-            Some(next) => at = next,
-            None => {
-                text.push_str(rest);
-                return Some(Cow::Owned(text));
-            }
-        }
+    if !string.contains(&b'\\') {
+        return simdutf8::basic::from_utf8(string).ok().map(Cow::Borrowed);
     }
-}
-
-fn backslash(bytes: &[u8]) -> Option<usize> {
-    let mut filled = [0; WIDTH];
-    let mut base = 0;
-    while base < bytes.len() {
-        let mut stops = special(window(bytes, base, &mut filled));
-        while stops != 0 {
-            let at = base + stops.trailing_zeros() as usize;
-            if bytes.get(at) == Some(&b'\\') {
-                return Some(at);
-            }
-            stops &= stops - 1;
-        }
-        base += WIDTH;
-    }
-    None
+    let quoted = [b"\"", string, b"\""].concat();
+    let mut cursor = Cursor::new(&quoted);
+    let text = cursor.text().ok()?;
+    cursor.peek().is_none().then_some(Cow::Owned(text))
 }
 
 /// The character that the escape at the start of `bytes` stands for, and how long the escape is.
