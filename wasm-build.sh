@@ -6,8 +6,9 @@ cd "$(dirname "$0")"
 
 usage() {
   cat <<'EOF'
-usage: ./wasm-build.sh [--test] [--features LIST] [--package NAME] [--out FILE]
+usage: ./wasm-build.sh [--tokenizer DIR]... [--test] [--features LIST] [--package NAME] [--out FILE]
 
+  --tokenizer DIR  build a tokenizer into the module, under the folder's name: its tokenizer.json and tokenizer_config.json
   --test           quick profile for tests; the result is not for shipping
   --features LIST  cargo features; `test-trap` is refused without --test
   --package NAME   another cdylib of this workspace (default: warmpath)
@@ -15,10 +16,11 @@ usage: ./wasm-build.sh [--test] [--features LIST] [--package NAME] [--out FILE]
 EOF
 }
 
-profile=wasm features="" package=warmpath out=""
+profile=wasm features="" package=warmpath out="" tokenizers=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --test) profile=wasm-test ;;
+    --tokenizer) tokenizers+=("${2:?--tokenizer wants a folder}"); shift ;;
     --features) features=${2:?--features wants a list}; shift ;;
     --package) package=${2:?--package wants a name}; shift ;;
     --out) out=${2:?--out wants a file}; shift ;;
@@ -36,6 +38,13 @@ fi
 target=wasm32-unknown-unknown
 command -v cargo >/dev/null || { echo "wasm-build.sh: cargo is not on PATH; install Rust from https://rustup.rs" >&2; exit 1; }
 cargo=(cargo)
+if [ ${#tokenizers[@]} != 0 ]; then
+  # A folder for each list: a build with others is another build, and goes on where it was.
+  built_in=$PWD/target/built-in/$(printf '%s\n' "${tokenizers[@]}" | cksum | cut -d' ' -f1)
+  cargo run --quiet --locked --package warmpath -- built-in "$built_in" "${tokenizers[@]}"
+  export WARMPATH_BUILT_IN=$built_in/built_in.rs
+  features=${features:+$features,}built-in
+fi
 args=(build --quiet --locked --package "$package" --lib --profile "$profile" --target "$target")
 [ -z "$features" ] || args+=(--features "$features")
 

@@ -33,7 +33,7 @@ fi
 
 step "the filter, as a module for Envoy"
 ./wasm-build.sh --test
-[ $what = container ] || ./wasm-build.sh --test --features test-trap --out warmpath-trap.wasm
+[ $what = container ] || ./wasm-build.sh --test --features test-trap --tokenizer tests/data/bytes --out warmpath-trap.wasm
 step "the simulated pods"
 cargo build --quiet --locked --package pod-sim
 export POD_SIM=$PWD/$target/debug/pod-sim WARMPATH_WASM=$PWD/warmpath-test.wasm

@@ -9,7 +9,7 @@ use crate::index::{BlockHash, Depths, Index, IndexSettings, MAX_SLOTS, PodRef};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{Matches, PodState, Positions, Residency};
 use crate::pods::Health;
-use crate::prompt::delivery::Delivery;
+use crate::prompt::delivery::{Delivery, Source, built_in};
 use crate::request;
 use crate::stream::Stream;
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ use std::rc::{Rc, Weak};
 #[derive(Default)]
 pub struct Vm {
     fleets: BTreeMap<u64, Weak<RefCell<Fleet>>>,
-    deliveries: BTreeMap<(String, String), Weak<RefCell<Delivery>>>,
+    deliveries: BTreeMap<Source, Weak<RefCell<Delivery>>>,
 }
 
 impl Vm {
@@ -28,6 +28,12 @@ impl Vm {
     pub fn configure(&mut self, host: &impl Host, id: u32) -> Result<Rc<Plugin>, String> {
         let bytes = host.plugin_configuration().map_err(|error| error.to_string())?;
         let router = config::load(&bytes).map_err(|mistakes| mistakes.to_string())?;
+        for (i, tokenizer) in router.settings().tokenizers.iter().enumerate() {
+            if let Source::BuiltIn(name) = &tokenizer.source {
+                built_in::find(name)
+                    .map_err(|error| format!("tokenizers[{i}].built_in: {name:?} is {error}"))?;
+            }
+        }
         let settings = index_settings(router.settings());
         self.fleets.retain(|_, fleet| fleet.strong_count() > 0);
         let identity = settings.identity();
@@ -43,11 +49,10 @@ impl Vm {
     }
 
     fn delivery(&mut self, settings: &TokenizerSettings) -> Rc<RefCell<Delivery>> {
-        let key = (settings.source.cluster.clone(), settings.source.path.clone());
-        self.deliveries.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+        self.deliveries.get(&settings.source).and_then(Weak::upgrade).unwrap_or_else(|| {
             let delivery = Delivery::new(settings.source.clone(), settings.memory_bytes);
             let delivery = Rc::new(RefCell::new(delivery));
-            self.deliveries.insert(key, Rc::downgrade(&delivery));
+            self.deliveries.insert(settings.source.clone(), Rc::downgrade(&delivery));
             delivery
         })
     }

@@ -166,6 +166,26 @@ fn what_cannot_be_read_has_a_code_of_its_own() {
 }
 
 #[test]
+fn built_in_writes_what_a_module_includes() {
+    let out = std::env::temp_dir().join(format!("warmpath-built-in-{}", std::process::id()));
+    let bytes = format!("{}/../tests/data/bytes", env!("CARGO_MANIFEST_DIR"));
+    let written = out.display().to_string();
+    assert_eq!(command(&["built-in", &written, &bytes]), (0, String::new(), String::new()));
+    let list = std::fs::read_to_string(out.join("built_in.rs")).unwrap();
+    let image = out.join("bytes.image");
+    assert!(list.contains(&format!("name: \"bytes\", image: include_bytes!({image:?})")), "{list}");
+    let mut tokenizer = warmpath::prompt::Tokenizer::load(&std::fs::read(image).unwrap(), 1, 0).unwrap();
+    let mut ids = Vec::new();
+    tokenizer.encode("<|user|>A", &mut ids).unwrap();
+    assert_eq!(ids, [256, 65]);
+    let (code, _, err) = command(&["built-in", &written, &bytes, &bytes]);
+    assert!(code == 1 && err.contains("another folder of the name \"bytes\""), "{err}");
+    let (code, _, err) = command(&["built-in", &written, "no/such"]);
+    assert!(code == 1 && err.starts_with("no/such/tokenizer.json: "), "{err}");
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
 fn parts_prints_the_reference() {
     let (code, out, _) = command(&["parts"]);
     assert_eq!(code, 0);

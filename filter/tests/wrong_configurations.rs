@@ -345,5 +345,12 @@ fn tokenizers() {
     refuses(&format!(r#"{right}, "block_tokens": 0"#), "block_tokens", &["0", "1"]);
     refuses(&format!(r#"{right}, "timeout_seconds": 61"#), "timeout_seconds", &["60"]);
     refuses(&format!(r#"{right}, "memory_bytes": 9999999999"#), "memory_bytes", &["9999999999"]);
+    refuses(&format!(r#"{right}, "max_new_bytes": 1000"#), "max_new_bytes", &["1000", "16384"]);
+    let built_in = format!(r#"{{{PODS}, "tokenizers": [{{"models": ["m"], "built_in": "m"}}]}}"#);
+    assert!(load(built_in.as_bytes()).is_ok());
+    for fields in [r#""models": ["m"]"#, r#""models": ["m"], "path": "/p""#] {
+        refuses(fields, "cluster", &["cluster and path", "built_in"]);
+    }
+    refuses(&format!(r#"{right}, "built_in": "m""#), "cluster", &["cluster and path", "built_in alone"]);
     refuses(&format!(r#"{right}, "block_size": 16"#), "block_size", &["unknown field"]);
 }

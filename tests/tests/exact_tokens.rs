@@ -2,12 +2,9 @@
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, temporary_dir, wait_until};
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, root, temporary_dir, wait_until};
 
 const DEBUG: &str = "x-warmpath-debug";
-/// Content on one line, which must not be trimmed.
-const TEMPLATE: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
-
 /// A folder that ends with its test.
 struct Folder(PathBuf);
 
@@ -23,26 +20,12 @@ impl Drop for Folder {
     }
 }
 
-/// A tokenizer of bytes, whose added tokens are the template's.
+/// The files of a tokenizer of bytes, whose added tokens are its template's.
 fn files(dir: &Path) {
-    let name = |byte: u8| match byte {
-        b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
-        _ => {
-            let before = (0..byte).filter(|b| !matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)).count();
-            char::from_u32(256 + before as u32).expect("a letter")
-        }
-    };
-    let vocab: serde_json::Map<String, Value> =
-        (0..=u8::MAX).map(|byte| (name(byte).to_string(), json!(byte))).collect();
-    let added = ["<|user|>", "<|assistant|>"].iter().zip(256..);
-    let added: Vec<_> =
-        added.map(|(content, id)| json!({"id": id, "content": content, "special": true})).collect();
-    let tokenizer = json!({"version": "1.0", "added_tokens": added,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
-        "model": {"type": "BPE", "vocab": vocab, "merges": []}});
-    std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).expect("a file can be written");
-    let config = json!({"chat_template": TEMPLATE});
-    std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).expect("a file can be written");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let from = root().join("tests/data/bytes").join(name);
+        std::fs::copy(from, dir.join(name)).expect("a file can be copied");
+    }
 }
 
 fn envoy(dir: &Path, pods: &Pods) -> Builder {
@@ -180,4 +163,25 @@ fn a_file_that_is_no_tokenizer_is_named_and_traffic_goes_on() {
     assert_eq!(envoy.stat("wasmcustom.warmpath.tokenizers_ready"), 0);
     assert_eq!(envoy.stat("wasmcustom.warmpath.step_down_tokenizer_not_ready"), 8);
     envoy.assert_no_trap();
+}
+
+#[test]
+fn a_tokenizer_is_built_into_the_module() {
+    let pods = Pods::start(2, &[]);
+    let builder = || Envoy::builder().pods(&pods).plugin("/debug_header", json!(DEBUG));
+    // The module that tests/run.sh makes with --tokenizer tests/data/bytes.
+    let module = root().join("warmpath-trap.wasm");
+    let tokenizers = |name| json!([{"models": ["sim"], "built_in": name}]);
+    let envoy = builder().module(&module).plugin("/tokenizers", tokenizers("bytes")).start();
+    let chat = json!([{"role": "user", "content": "some words ".repeat(20)}]);
+    wait_until("all workers to have the tokenizer", || {
+        (0..20).all(|_| ask(&envoy, &chat).header("x-warmpath-prompt") == Some("tokens"))
+    });
+    let whole = format!("{0}/{0}", blocks(&chat));
+    assert_eq!(ask(&envoy, &chat).header("x-warmpath-matched"), Some(whole.as_str()));
+    let said = builder().module(&module).plugin("/tokenizers", tokenizers("other")).refused();
+    assert!(
+        said.contains(r#"tokenizers[0].built_in: "other" is not in this module, which has ["bytes"]"#),
+        "{said}"
+    );
 }

@@ -1,12 +1,14 @@
 //! The command line.
 
-use super::{check, document};
+use super::{built_in, check, document};
 use crate::pipeline::reference;
 use std::io::Write;
 
 const USAGE: &str = "\
 usage: warmpath check FILE    check a plugin configuration or an Envoy configuration (JSON or YAML)
        warmpath parts         print the reference of parts and built-in profiles (Markdown)
+       warmpath built-in OUT DIR...
+                              write what a module includes of the tokenizers in these folders (for wasm-build.sh)
 
 check exits with 0 if the file is right (warnings don't count), 1 if it holds mistakes, 2 if it can't be read.
 ";
@@ -38,6 +40,15 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         ["parts"] => {
             let _ = write!(out, "{}", reference());
             0
+        }
+        ["built-in", out, folders @ ..] if !folders.is_empty() => {
+            match built_in::write(std::path::Path::new(out), folders) {
+                Ok(()) => 0,
+                Err(error) => {
+                    let _ = writeln!(err, "{error}");
+                    1
+                }
+            }
         }
         ["help" | "--help" | "-h"] => {
             let _ = write!(out, "{USAGE}");

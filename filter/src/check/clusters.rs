@@ -3,6 +3,7 @@
 use super::document::Node;
 use super::report::Report;
 use crate::config::{Router, Routing};
+use crate::prompt::delivery::Source;
 use std::collections::{HashMap, HashSet};
 
 /// vLLM closes a connection that was idle for this long, in seconds.
@@ -33,7 +34,10 @@ impl<'a> Clusters<'a> {
     }
 
     fn check_tokenizers(&self, router: &Router, report: &mut Report) {
-        let clusters = router.settings().tokenizers.iter().map(|tokenizer| tokenizer.source.cluster.as_str());
+        let clusters = router.settings().tokenizers.iter().filter_map(|tokenizer| match &tokenizer.source {
+            Source::Fetched(remote) => Some(remote.cluster.as_str()),
+            Source::BuiltIn(_) => None,
+        });
         for cluster in clusters.filter(|cluster| !self.0.is_empty() && !self.0.contains_key(cluster)) {
             let problem =
                 format!("has no cluster {cluster:?}, from which a tokenizer is to be fetched; add it");

@@ -5,6 +5,7 @@
 //! Wasm filter that is ours is found and checked, with paths inside the file; and settings of Envoy that will hurt LLM
 //! traffic are warned of.
 
+mod built_in;
 mod cli;
 mod clusters;
 mod document;

@@ -8,7 +8,7 @@ use super::select::{PathPattern, Rule};
 use crate::blocks::BlockSize;
 use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
 use crate::pods::Pod;
-use crate::prompt::delivery::Source;
+use crate::prompt::delivery::{Remote, Source};
 use crate::request::Limits;
 use std::fmt::Display;
 use std::time::Duration;
@@ -119,33 +119,41 @@ fn tokenizers(raw: &[RawTokenizer], mistakes: &mut Mistakes) -> Vec<TokenizerSet
             }
             named.push(model);
         }
-        if raw.cluster.is_empty() {
-            mistakes.add(at("cluster"), "is empty; name the Envoy cluster that has the files");
-        }
-        let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'?' && byte != b'#';
-        if !raw.path.starts_with('/') || !raw.path.bytes().all(plain) {
-            mistakes.add(
-                at("path"),
-                format!("{:?} is no path; give the folder of tokenizer.json, such as /qwen3/", raw.path),
-            );
-        }
         within(&at("block_tokens"), raw.block_tokens, 1, 4096, mistakes);
         within(&at("timeout_seconds"), raw.timeout_seconds, 1, 60, mistakes);
         within(&at("memory_bytes"), raw.memory_bytes, 0, 1 << 30, mistakes);
         within(&at("max_new_bytes"), raw.max_new_bytes, 16 << 10, 64 << 20, mistakes);
         TokenizerSettings {
             models: raw.models.clone(),
-            source: Source {
-                cluster: raw.cluster.clone(),
-                path: format!("{}/", raw.path.trim_end_matches('/')),
-                timeout: Duration::from_secs(raw.timeout_seconds),
-            },
+            source: source(raw, &at, mistakes),
             block_tokens: raw.block_tokens,
             memory_bytes: raw.memory_bytes,
             max_new_bytes: raw.max_new_bytes,
         }
     })
     .collect()
+}
+
+fn source(raw: &RawTokenizer, at: &dyn Fn(&str) -> String, mistakes: &mut Mistakes) -> Source {
+    match (&raw.built_in, raw.cluster.as_deref(), raw.path.as_deref()) {
+        (Some(name), None, None) => return Source::BuiltIn(name.clone()),
+        (None, Some(cluster), Some(path)) => {
+            if cluster.is_empty() {
+                mistakes.add(at("cluster"), "is empty; name the Envoy cluster that has the files");
+            }
+            let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'?' && byte != b'#';
+            if !path.starts_with('/') || !path.bytes().all(plain) {
+                let cure = "give the folder of tokenizer.json, such as /qwen3/";
+                mistakes.add(at("path"), format!("{path:?} is no path; {cure}"));
+            }
+        }
+        _ => mistakes.add(at("cluster"), "give cluster and path, or built_in alone"),
+    }
+    Source::Fetched(Remote {
+        cluster: raw.cluster.clone().unwrap_or_default(),
+        path: format!("{}/", raw.path.as_deref().unwrap_or_default().trim_end_matches('/')),
+        timeout: Duration::from_secs(raw.timeout_seconds),
+    })
 }
 
 fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {

@@ -36,8 +36,12 @@ pub struct RawConfig {
 #[serde(deny_unknown_fields)]
 pub struct RawTokenizer {
     pub models: Vec<String>,
-    pub cluster: String,
-    pub path: String,
+    #[serde(default)]
+    pub cluster: Option<String>,
+    #[serde(default)]
+    pub path: Option<String>,
+    #[serde(default)]
+    pub built_in: Option<String>,
     #[serde(default = "RawTokenizer::block_tokens")]
     pub block_tokens: usize,
     #[serde(default = "RawTokenizer::timeout_seconds")]

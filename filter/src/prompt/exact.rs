@@ -138,7 +138,7 @@ mod tests {
 
     fn cut(endpoint: Endpoint, body: &str, max_new_bytes: usize) -> Result<(Vec<u64>, Extent), String> {
         let request = parse(endpoint, body.as_bytes(), &Limits::default()).unwrap();
-        let source = Source { cluster: "".into(), path: "".into(), timeout: Duration::ZERO };
+        let source = Source::BuiltIn(String::new());
         let settings = TokenizerSettings {
             models: Vec::new(),
             source: source.clone(),

@@ -1,11 +1,15 @@
-//! How a tokenizer's files come into a VM without a rebuild.
+//! How a tokenizer's files come into a VM.
 //!
-//! One VM, the one that keeps house (mostly Envoy's main thread, which serves no traffic), fetches them once through an
+//! They may be [built in]. Else one VM, the one that keeps house (mostly Envoy's main thread, which serves no traffic), fetches them once through an
 //! Envoy cluster, makes the [image](super::Image) of them, and puts that into shared data. Every VM, that one included,
 //! takes it from there in slices, tick by tick. What fails is said, and tried again later; meanwhile prompts are compared as
 //! text.
+//!
+//! [built in]: built_in
 
+pub mod built_in;
 mod shelf;
+mod source;
 
 use super::convert::{self, convert};
 use super::template::ChatTemplate;
@@ -13,8 +17,9 @@ use super::tokenizer::Tokenizer;
 use crate::host::{Headers, Host, Level};
 use shelf::{Shelf, Taken, Taking};
 use std::fmt;
-use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
+
+pub use source::{Remote, Source};
 
 /// Chunks of 1 MiB that are taken in one tick.
 const CHUNKS_A_TICK: usize = 4;
@@ -25,23 +30,6 @@ const LONGEST_PAUSE: u64 = 3000;
 const LOST: u64 = 700;
 /// A larger tokenizer_config.json than any in use.
 const MAX_CONFIG_BYTES: usize = 8 << 20;
-
-/// Where a model's tokenizer.json and tokenizer_config.json are to be had.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Source {
-    /// An Envoy cluster.
-    pub cluster: String,
-    /// The path of the folder that holds both files, ending in a slash.
-    pub path: String,
-    /// Until the answer is whole.
-    pub timeout: Duration,
-}
-
-impl Source {
-    fn shelf(&self) -> Shelf {
-        Shelf::new(xxh3_64(format!("{}\0{}", self.cluster, self.path).as_bytes()))
-    }
-}
 
 /// One of the two files of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +97,11 @@ pub struct Delivery {
 impl Delivery {
     /// A delivery that has not begun.
     pub fn new(source: Source, memory: usize) -> Self {
-        let shelf = source.shelf();
+        let shelf = Shelf::new(match &source {
+            Source::Fetched(Remote { cluster, path, .. }) => xxh3_64(format!("{cluster}\0{path}").as_bytes()),
+            // Nothing is put there.
+            Source::BuiltIn(_) => 0,
+        });
         let state = State::Waiting;
         Self { source, shelf, memory, state, not_before: 0, pause: FIRST_PAUSE, refused: None, failures: 0 }
     }
@@ -138,26 +130,35 @@ impl Delivery {
                 self.failed(host, now, &format!("no answer for {name}"));
             }
             State::Waiting if now < self.not_before => {}
-            State::Waiting => self.begin(host, now, keeps_house),
+            State::Waiting => match &self.source {
+                Source::Fetched(remote) => {
+                    let remote = remote.clone();
+                    self.begin(host, now, keeps_house, &remote);
+                }
+                Source::BuiltIn(name) => match load_built_in(name, seed, self.memory) {
+                    Ok(loaded) => self.ready(host, loaded),
+                    Err(error) => self.failed(host, now, &error),
+                },
+            },
             State::Taking(_) => self.take(host, now, seed),
         }
     }
 
-    fn begin(&mut self, host: &impl Host, now: u64, keeps_house: bool) {
+    fn begin(&mut self, host: &impl Host, now: u64, keeps_house: bool, remote: &Remote) {
         match self.shelf.label(host) {
             // Only who can put something better there turns from what was no use; others try it again, ever more rarely:
             // the same files may have been put there once more, whole.
             Ok(Some(label)) if !keeps_house || self.refused != Some(label) => {
                 self.state = State::Taking(Taking::begin(label))
             }
-            Ok(_) if keeps_house => self.fetch(host, now, File::Tokenizer, Vec::new()),
+            Ok(_) if keeps_house => self.fetch(host, now, remote, File::Tokenizer, Vec::new()),
             Ok(_) => {}
             Err(error) => self.failed(host, now, &error),
         }
     }
 
-    fn fetch(&mut self, host: &impl Host, now: u64, file: File, image: Vec<u8>) {
-        let Source { cluster, path, timeout } = &self.source;
+    fn fetch(&mut self, host: &impl Host, now: u64, remote: &Remote, file: File, image: Vec<u8>) {
+        let Remote { cluster, path, timeout } = remote;
         let path = format!("{path}{}", file.name());
         let headers =
             [(":method", "GET"), (":path", &path), (":authority", cluster), ("accept", "application/json")];
@@ -169,11 +170,15 @@ impl Delivery {
 
     /// An answer came to a call of this VM. Says whether it was for this delivery.
     pub fn on_answer(&mut self, host: &impl Host, now: u64, call: u32) -> bool {
-        let State::Fetching { call: own, file, image, .. } = &mut self.state else { return false };
+        let (State::Fetching { call: own, file, image, .. }, Source::Fetched(remote)) =
+            (&mut self.state, &self.source)
+        else {
+            return false;
+        };
         if *own != call {
             return false;
         }
-        let (file, image) = (*file, std::mem::take(image));
+        let (file, image, remote) = (*file, std::mem::take(image), remote.clone());
         self.state = State::Waiting;
         let status = host.header(Headers::Answer, ":status").ok().flatten().unwrap_or_default();
         let body = match status.as_slice() {
@@ -183,21 +188,29 @@ impl Delivery {
             b"" => Err("no answer".to_owned()),
             status => Err(format!("answered {}", String::from_utf8_lossy(status))),
         };
-        let what = format!("GET {}{} from {:?}", self.source.path, file.name(), self.source.cluster);
+        let what = format!("GET {}{} from {:?}", remote.path, file.name(), remote.cluster);
         match body {
             Ok(body) if body.len() > file.max_bytes() => {
                 self.failed(host, now, &format!("{what}: over {} bytes", file.max_bytes()));
             }
-            Ok(body) => self.received(host, now, file, &body, image),
+            Ok(body) => self.received(host, now, &remote, file, &body, image),
             Err(error) => self.failed(host, now, &format!("{what}: {error}")),
         }
         true
     }
 
-    fn received(&mut self, host: &impl Host, now: u64, file: File, body: &[u8], image: Vec<u8>) {
+    fn received(
+        &mut self,
+        host: &impl Host,
+        now: u64,
+        remote: &Remote,
+        file: File,
+        body: &[u8],
+        image: Vec<u8>,
+    ) {
         match file {
             File::Tokenizer => match convert(body) {
-                Ok(image) => self.fetch(host, now, File::Config, image),
+                Ok(image) => self.fetch(host, now, remote, File::Config, image),
                 Err(error) => self.failed(host, now, &error),
             },
             File::Config => {
@@ -218,20 +231,16 @@ impl Delivery {
         let label = taking.label();
         let loaded = match taking.step(host, &self.shelf, CHUNKS_A_TICK) {
             Ok(Taken::More) => return,
-            Ok(Taken::Files(files)) => load(&files, seed, self.memory),
+            Ok(Taken::Files(files)) => match files.as_slice() {
+                [image, config] => load(image, config, seed, self.memory),
+                files => Err(format!("{} files in the place of two", files.len())),
+            },
             Ok(Taken::Broken) => Err("what another VM left in shared data is not whole".to_owned()),
             // Says nothing of what is there.
             Err(error) => return self.failed(host, now, &error),
         };
         match loaded {
-            Ok(loaded) => {
-                let bytes = loaded.tokenizer.memory_bytes();
-                self.state = State::Ready(Box::new(loaded));
-                self.pause = FIRST_PAUSE;
-                let Source { cluster, path, .. } = &self.source;
-                let from = format!("tokenizer {path} of {cluster:?}");
-                host.log(Level::Info, &format!("warmpath: {from} is loaded, {bytes} bytes"));
-            }
+            Ok(loaded) => self.ready(host, loaded),
             Err(error) => {
                 self.refused = Some(label);
                 self.failed(host, now, &error);
@@ -239,16 +248,22 @@ impl Delivery {
         }
     }
 
+    fn ready(&mut self, host: &impl Host, loaded: Loaded) {
+        let bytes = loaded.tokenizer.memory_bytes();
+        host.log(Level::Info, &format!("warmpath: tokenizer {} is loaded, {bytes} bytes", self.source));
+        self.state = State::Ready(Box::new(loaded));
+        self.pause = FIRST_PAUSE;
+    }
+
     fn failed(&mut self, host: &impl Host, now: u64, error: &dyn fmt::Display) {
         self.state = State::Waiting;
         self.failures += 1;
         self.not_before = now.saturating_add(self.pause);
-        let Source { cluster, path, .. } = &self.source;
         host.log(
             Level::Warn,
             &format!(
-                "warmpath: tokenizer {path} of {cluster:?} cannot be had: {error}. Its prompts are compared as text; the \
-                 next try is in {} s.",
+                "warmpath: tokenizer {} cannot be had: {error}. Its prompts are compared as text; the next try is in {} s.",
+                self.source,
                 self.pause / 10
             ),
         );
@@ -256,8 +271,12 @@ impl Delivery {
     }
 }
 
-fn load(files: &[Vec<u8>], seed: u64, memory: usize) -> Result<Loaded, String> {
-    let [image, config] = files else { return Err(format!("{} files in the place of two", files.len())) };
+fn load_built_in(name: &str, seed: u64, memory: usize) -> Result<Loaded, String> {
+    let built_in = built_in::find(name)?;
+    load(built_in.image, built_in.config, seed, memory)
+}
+
+fn load(image: &[u8], config: &[u8], seed: u64, memory: usize) -> Result<Loaded, String> {
     let tokenizer = Tokenizer::load(image, seed, memory).map_err(|error| error.to_string())?;
     let template = ChatTemplate::load(config).map_err(|error| error.to_string())?;
     Ok(Loaded { tokenizer, template })

@@ -3,6 +3,7 @@
 use super::*;
 use crate::host::fake::{FakeHost, FakeShared};
 use serde_json::json;
+use std::time::Duration;
 
 const TEMPLATE: &[u8] = br#"{"chat_template": "{{ messages[0].content }}"}"#;
 
@@ -24,8 +25,11 @@ struct Machine {
 
 impl Machine {
     fn new(shared: &FakeShared, keeps_house: bool) -> Self {
-        let source =
-            Source { cluster: "files".into(), path: "/qwen3/".into(), timeout: Duration::from_secs(10) };
+        let source = Source::Fetched(Remote {
+            cluster: "files".into(),
+            path: "/qwen3/".into(),
+            timeout: Duration::from_secs(10),
+        });
         Self { host: FakeHost::new(shared), delivery: Delivery::new(source, 0), now: 0, keeps_house }
     }
 
@@ -152,7 +156,7 @@ fn what_cannot_be_loaded_is_fetched_anew() {
     let shared = FakeShared::default();
     let mut keeper = Machine::new(&shared, true);
     let mut worker = Machine::new(&shared, false);
-    let shelf = keeper.delivery.source.shelf();
+    let shelf = keeper.delivery.shelf.clone();
     shelf.put(&keeper.host, &[b"an image of another version", TEMPLATE]).unwrap();
     for machine in [&mut keeper, &mut worker] {
         machine.ticks(2);
@@ -184,7 +188,7 @@ fn a_worker_recovers_from_what_was_not_whole_for_a_moment() {
     assert_eq!(worker.delivery.failures(), 1);
     worker.host.state.borrow_mut().failing.clear();
     // Somebody overwrites a chunk, and the same files are put there again, under the same label.
-    let shelf = worker.delivery.source.shelf();
+    let shelf = worker.delivery.shelf.clone();
     let label = shelf.label(&worker.host).unwrap();
     let files = convert(&tokenizer()).unwrap();
     shelf.put(&worker.host, &[b"other", b"files"]).unwrap();
