@@ -97,6 +97,13 @@ mod tests {
             same(text.unwrap().as_bytes());
         }
 
+        // A call's arguments are printed by templates, as Python does: a digit less is another token.
+        #[test]
+        fn numbers_are_what_was_written(number in prop_oneof![any::<f64>(), 0.0..1.0]) {
+            let text = serde_json::to_string(&number).unwrap();
+            prop_assert_eq!(tree(text.as_bytes()).unwrap().to_string(), text);
+        }
+
         #[test]
         fn is_refused_as_serde_json_refuses(value in json(), at: prop::sample::Index, byte: u8, insert: bool) {
             let mut text = serde_json::to_vec(&value).unwrap();
