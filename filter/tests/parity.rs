@@ -110,6 +110,12 @@ fn qwen3() {
 
 #[test]
 #[ignore = "needs WARMPATH_PARITY=$(tests/parity/get.sh); tests/run.sh runs it"]
+fn qwen3_with_the_pattern_of_qwen3_5() {
+    parity("qwen3-marks");
+}
+
+#[test]
+#[ignore = "needs WARMPATH_PARITY=$(tests/parity/get.sh); tests/run.sh runs it"]
 fn llama_3_1() {
     parity("llama3.1");
 }

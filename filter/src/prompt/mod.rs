@@ -17,6 +17,7 @@ pub mod delivery;
 mod dialect;
 mod exact;
 mod image;
+mod marks;
 mod segments;
 pub mod template;
 #[cfg(test)]

@@ -2,11 +2,13 @@
 
 use super::cuts;
 use super::image::{Image, ImageError};
+use super::marks;
 use super::segments::Segments;
 use super::vocabulary::Vocabulary;
 use crate::blocks::ChainBuilder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::fmt;
 use tokenizers::pipeline::{
     EncodeOptions, PipelinePatternMatcher, PipelineTokenizer, PreTokenizer, PreTokenizerScratch, Segment,
@@ -20,6 +22,9 @@ pub(super) struct Frame {
     /// What the `tokenizers` crate reads, with a vocabulary of bytes.
     rest: Value,
     added: Vec<Added>,
+    /// See [`marks`].
+    #[serde(default)]
+    marks_are_letters: bool,
 }
 
 /// A token that is found in text as it is, before words are cut.
@@ -60,7 +65,8 @@ impl Frame {
         if rest.pointer("/model/byte_level") != Some(&Value::Bool(true)) {
             return Err("BPE that is not byte-level".to_owned());
         }
-        let frame = Self { rest, added };
+        let marks_are_letters = rest.get_mut("pre_tokenizer").is_some_and(marks::take_out);
+        let frame = Self { rest, added, marks_are_letters };
         // Whether patterns are known shows only once a text is cut.
         around(&frame.load()?.0).map_err(|_| {
             let of = frame.rest.get("pre_tokenizer").map(Value::to_string).unwrap_or_default();
@@ -134,6 +140,7 @@ impl std::error::Error for LoadError {}
 pub struct Tokenizer {
     rest: PipelineTokenizer,
     added: AddedVocabulary,
+    marks_are_letters: bool,
     vocabulary: Vocabulary,
     segments: Segments,
     /// Special tokens around a text that stands for itself.
@@ -168,6 +175,7 @@ impl Tokenizer {
         Ok(Self {
             rest,
             added,
+            marks_are_letters: frame.marks_are_letters,
             vocabulary: Vocabulary::new(image, seed),
             segments: Segments::new(seed, memory),
             before,
@@ -288,7 +296,7 @@ impl Tokenizer {
 
     /// Appends the tokens of a text without added tokens, which begins at byte `offset`.
     fn tokenize(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<(), String> {
-        let Self { rest, added, vocabulary, scratch, words, .. } = self;
+        let Self { rest, added, marks_are_letters, vocabulary, scratch, words, .. } = self;
         let normal =
             normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;
         for segment in SpecialSegmentIterator::new(&normal, added, true, false) {
@@ -296,7 +304,9 @@ impl Tokenizer {
                 Segment::SpecialToken(token) => out.push(token),
                 Segment::Text { text, .. } => {
                     words.clear();
-                    let cut = rest.get_pre_tokenizer().pre_tokenize(text, scratch, words);
+                    let shown =
+                        if *marks_are_letters { marks::as_letters(text) } else { Cow::Borrowed(text) };
+                    let cut = rest.get_pre_tokenizer().pre_tokenize(&shown, scratch, words);
                     cut.map_err(|error| error.to_string())?;
                     for word in words.iter() {
                         let word = text.as_bytes().get(word.range()).unwrap_or_default();
