@@ -14,7 +14,7 @@ pub struct Prefix {}
 impl Part for Prefix {
     const NAME: &'static str = "prefix";
     const STAGE: Stage = Stage::Prepare;
-    const DOC: &'static str = "Cuts the prompt into blocks (of `blocks.size` bytes, and more further on), hashes them as a chain, and asks the \
+    const DOC: &'static str = "Cuts the prompt into blocks (of `blocks.size` bytes, or of a tokenizer's `block_tokens`), hashes them as a chain, and asks the \
         index how many of its first blocks each pod holds. Makes the request wait for its body.";
     const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Body];
