@@ -2,6 +2,7 @@
 # The one way to build warmpath.wasm: wasm32-unknown-unknown with SIMD, importing nothing but proxy_*.
 # Installs what is missing, does nothing when nothing changed, prints the module's size and imports.
 set -euo pipefail
+caller=$PWD
 cd "$(dirname "$0")"
 
 usage() {
@@ -20,7 +21,7 @@ profile=wasm features="" package=warmpath out="" tokenizers=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --test) profile=wasm-test ;;
-    --tokenizer) tokenizers+=("${2:?--tokenizer wants a folder}"); shift ;;
+    --tokenizer) tokenizers+=("$(cd "$caller" && realpath -- "${2:?--tokenizer wants a folder}")"); shift ;;
     --features) features=${2:?--features wants a list}; shift ;;
     --package) package=${2:?--package wants a name}; shift ;;
     --out) out=${2:?--out wants a file}; shift ;;
@@ -31,6 +32,10 @@ while [ $# -gt 0 ]; do
 done
 if [ "$profile" = wasm ] && [[ ",$features," == *,test-trap,* ]]; then
   echo "wasm-build.sh: the feature test-trap lets a request trap a VM; it goes with --test only" >&2
+  exit 2
+fi
+if [ ${#tokenizers[@]} != 0 ] && [ "$package" != warmpath ]; then
+  echo "wasm-build.sh: --tokenizer goes with the package warmpath only" >&2
   exit 2
 fi
 [ -n "$out" ] || { [ "$profile" = wasm ] && out=$package.wasm || out=$package-test.wasm; }

@@ -45,6 +45,11 @@ pub fn worth_of(depth: u32) -> usize {
     1 << doublings(depth)
 }
 
+/// Hashes that together stand for at most so many blocks.
+pub fn depth_within(blocks: usize) -> usize {
+    (1..).take_while(|depth| worth(*depth) as usize <= blocks).count()
+}
+
 /// Bytes in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSize(usize);
@@ -145,7 +150,8 @@ impl ChainBuilder {
     pub fn push(&mut self, piece: &[u8]) {
         let mut piece = piece;
         if !self.partial.is_empty() {
-            let Some((head, rest)) = piece.split_at_checked(self.size - self.partial.len()) else {
+            let Some((head, rest)) = piece.split_at_checked(self.size.saturating_sub(self.partial.len()))
+            else {
                 return self.partial.extend_from_slice(piece);
             };
             self.partial.extend_from_slice(head);
@@ -169,9 +175,12 @@ impl ChainBuilder {
         }
     }
 
-    /// What the next bytes will be chained to: equal marks go on equally.
+    /// What the next bytes will be chained to, and in which blocks: equal marks go on equally. `seed`: whoever knows it could
+    /// make equal ones on purpose.
     pub fn mark(&self, seed: u64) -> u64 {
-        xxh3_64_with_seed(&self.partial, xxh3_64_with_seed(&self.end.link.to_le_bytes(), seed))
+        let state = [self.size as u64, self.end.until_kept as u64, self.end.link];
+        let state = state.iter().fold(seed, |seed, value| xxh3_64_with_seed(&value.to_le_bytes(), seed));
+        xxh3_64_with_seed(&self.partial, state)
     }
 
     /// Hashes so far.
@@ -317,7 +326,7 @@ mod tests {
         #[test]
         fn what_was_added_can_be_added_again(
             pieces in prop::collection::vec(prop::collection::vec(any::<u32>(), 0..400), 0..12),
-            block in 1..20usize,
+            block in prop_oneof![1..3usize, 1..20usize],
         ) {
             let builder = || ChainBuilder::tokens(3, block, 0);
             let (mut one, mut two, mut plain) = (builder(), builder(), builder());
@@ -359,6 +368,9 @@ mod tests {
             assert!(depth < 64 || worth_of(depth as u32) <= worth / 32);
         }
         assert_eq!(super::worth(u32::MAX), u32::MAX);
+        for blocks in 0..5000 {
+            assert_eq!(depth_within(blocks), literal(0, 16, &bytes[..blocks * 16]).len());
+        }
     }
 
     #[test]

@@ -20,7 +20,8 @@ use std::rc::{Rc, Weak};
 #[derive(Default)]
 pub struct Vm {
     fleets: BTreeMap<u64, Weak<RefCell<Fleet>>>,
-    deliveries: BTreeMap<Source, Weak<RefCell<Delivery>>>,
+    /// By what the source is called, which says all but how long it may take.
+    deliveries: BTreeMap<String, Weak<RefCell<Delivery>>>,
 }
 
 impl Vm {
@@ -49,10 +50,11 @@ impl Vm {
     }
 
     fn delivery(&mut self, settings: &TokenizerSettings) -> Rc<RefCell<Delivery>> {
-        self.deliveries.get(&settings.source).and_then(Weak::upgrade).unwrap_or_else(|| {
+        let source = settings.source.to_string();
+        self.deliveries.get(&source).and_then(Weak::upgrade).unwrap_or_else(|| {
             let delivery = Delivery::new(settings.source.clone(), settings.memory_bytes);
             let delivery = Rc::new(RefCell::new(delivery));
-            self.deliveries.insert(settings.source.clone(), Rc::downgrade(&delivery));
+            self.deliveries.insert(source, Rc::downgrade(&delivery));
             delivery
         })
     }

@@ -129,7 +129,10 @@ fn new_text_is_tokenized_up_to_the_limit_and_further_each_time() {
         assert_eq!(matched, before.1, "turn {turn}");
         match of == before.1 {
             true => assert_eq!(of, kept(blocks(&document))),
-            false => assert!(of - before.1 <= 2 * 16_384 / 16, "turn {turn}: {of} after {}", before.1),
+            // Up to the limit more, and what the last time lay between the last hash and the limit.
+            false => {
+                assert!(of - before.1 <= 16_384 / 16 + before.1 / 31, "turn {turn}: {of} after {}", before.1)
+            }
         }
         assert_eq!(
             answer.header("x-warmpath-step-down").is_some(),

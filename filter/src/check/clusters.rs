@@ -38,6 +38,14 @@ impl<'a> Clusters<'a> {
             Source::Fetched(remote) => Some(remote.cluster.as_str()),
             Source::BuiltIn(_) => None,
         });
+        for (i, tokenizer) in router.settings().tokenizers.iter().enumerate() {
+            if let Source::BuiltIn(name) = &tokenizer.source {
+                let problem = format!(
+                    "{name:?} must be in the module, which cannot be seen from here; Envoy refuses it else (wasm-build.sh --tokenizer)"
+                );
+                report.warn(format!("tokenizers[{i}].built_in"), problem);
+            }
+        }
         for cluster in clusters.filter(|cluster| !self.0.is_empty() && !self.0.contains_key(cluster)) {
             let problem =
                 format!("has no cluster {cluster:?}, from which a tokenizer is to be fetched; add it");

@@ -122,7 +122,7 @@ fn tokenizers(raw: &[RawTokenizer], mistakes: &mut Mistakes) -> Vec<TokenizerSet
         within(&at("block_tokens"), raw.block_tokens, 1, 4096, mistakes);
         within(&at("timeout_seconds"), raw.timeout_seconds, 1, 60, mistakes);
         within(&at("memory_bytes"), raw.memory_bytes, 0, 1 << 30, mistakes);
-        within(&at("max_new_bytes"), raw.max_new_bytes, 16 << 10, 64 << 20, mistakes);
+        within(&at("max_new_bytes"), raw.max_new_bytes, 16 << 10, 8 << 20, mistakes);
         TokenizerSettings {
             models: raw.models.clone(),
             source: source(raw, &at, mistakes),

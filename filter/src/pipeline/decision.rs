@@ -63,7 +63,7 @@ pub struct Decision {
     pub depth: u32,
     /// The same, each with the blocks that it stands for.
     pub matched: u32,
-    /// Blocks of that size in the prompt.
+    /// Blocks that the whole chain stands for.
     pub blocks: u32,
     /// Weighted sum of its scores.
     pub score: f32,

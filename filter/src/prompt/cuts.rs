@@ -8,9 +8,11 @@
 //! * behind a newline that is between something that is no white space, and an ASCII letter or a Chinese character.
 //!
 //! They are safe if each alternative of the patterns is one of [`SAFE`]. None of those has a match with both sides of such a
-//! place in it, none looks behind, and none that begins before the place asks for more than the one character behind it, which
-//! there ends the match as the end of the text would. So words before the place don't depend on what is behind it, nor the other
-//! way round. Composition (NFC) has nothing to compose there either. Any other pattern or normalizer: no cut.
+//! place in it, none looks behind, and what one that begins before the place makes of the one character behind it, it would
+//! make of the end of the text, too. The exception is `\s+(?!\S)`, which takes a newline at the end of the text and not one before
+//! a letter; but there `\s+` takes it, for the white space there is that newline alone, which is why something else must stand
+//! before it. So words before the place don't depend on what is behind it, nor the other way round. Composition (NFC) has
+//! nothing to compose there either. Any other pattern or normalizer: no cut.
 
 use super::tokenizer::Added;
 use serde_json::Value;
@@ -54,17 +56,31 @@ const SAFE: &[&str] = &[
 /// The alternative that leaves no white space unmatched: a pattern with it has a word's end at each safe place.
 const EVERY_SPACE: &str = r"\s+";
 
-/// Whether a tokenizer's texts may be cut. `rest`: its file without vocabulary, in canonical form.
-pub(super) fn are_safe(rest: &Value, added: &[Added]) -> bool {
-    let splits = match rest.get("pre_tokenizer") {
+/// Digits as the `tokenizers` crate takes them for what they are not: it cuts them in threes.
+const MISTAKEN: [&str; 2] = [r"\p{N}+", r"\p{N}{1,2}"];
+
+/// The regular expressions of a tokenizer's splits, one after another; `None` for a split by anything else.
+fn patterns(rest: &Value) -> Vec<Option<String>> {
+    match rest.get("pre_tokenizer") {
         Some(Value::Object(one)) => match one.get("pretokenizers") {
             Some(Value::Array(list)) => list.iter().map(pattern).collect(),
             _ => vec![rest.get("pre_tokenizer").and_then(pattern)],
         },
-        _ => return false,
-    };
+        _ => Vec::new(),
+    }
+}
+
+/// Whether words would be cut otherwise than a pattern says.
+pub(super) fn is_mistaken(rest: &Value) -> bool {
+    let patterns = patterns(rest);
+    let mut all = patterns.iter().flatten().flat_map(|pattern| alternatives(pattern));
+    all.any(|alternative| MISTAKEN.contains(&alternative))
+}
+
+/// Whether a tokenizer's texts may be cut. `rest`: its file without vocabulary, in canonical form.
+pub(super) fn are_safe(rest: &Value, added: &[Added]) -> bool {
     let mut ends_words = false;
-    for split in splits {
+    for split in patterns(rest) {
         let Some(pattern) = split else { return false };
         let alternatives = alternatives(&pattern);
         if !alternatives.iter().all(|alternative| SAFE.contains(alternative)) {
@@ -120,7 +136,7 @@ fn alternatives(regex: &str) -> Vec<&str> {
 }
 
 /// The start of a text up to its first safe place behind `least` bytes, or all of it.
-pub(super) fn piece(text: &str, least: usize) -> &str {
+pub(super) fn start(text: &str, least: usize) -> &str {
     let bytes = text.as_bytes();
     let letter = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_alphabetic);
     for at in least.max(1)..bytes.len() {
@@ -206,7 +222,7 @@ mod tests {
             ("", 0, ""),
             ("a b", 9, "a b"),
         ] {
-            assert_eq!(piece(text, least), first, "{text:?} from {least} on");
+            assert_eq!(start(text, least), first, "{text:?} from {least} on");
         }
     }
 }

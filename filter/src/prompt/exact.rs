@@ -73,7 +73,14 @@ impl Exact<'_> {
         let block_tokens = self.settings.block_tokens;
         let size = (block_tokens as u64).to_le_bytes();
         // Chats and completions of equal tokens share blocks, as they do in the engine.
-        let seed = blocks::seed(&[Some(b"ids"), Some(&size), model, self.request.lora, salt]);
+        let seed = blocks::seed(&[
+            Some(b"ids"),
+            Some(&size),
+            model,
+            self.request.lora,
+            salt,
+            self.request.extra_key,
+        ]);
         // Two bytes make a token at the least, mostly three or four.
         ChainBuilder::tokens(seed, block_tokens, self.bytes.len() / 3)
     }
@@ -171,13 +178,9 @@ mod tests {
             (hashes(Endpoint::Completions, &body).unwrap(), cut(Endpoint::Completions, &body, 20_000));
         let (start, extent) = start.unwrap();
         assert_eq!(extent, Extent::Start);
-        // Two pieces of 8 KiB, in blocks of four tokens of a byte each.
+        // Two parts of 8 KiB and a little, in blocks of four tokens of a byte each.
         assert_eq!(start, whole[..start.len()]);
-        assert_eq!(
-            blocks::worth(start.len() as u32 + 1).max(2 * 8192 / 4),
-            blocks::worth(start.len() as u32 + 1)
-        );
-        assert!(blocks::worth(start.len() as u32) <= 20_000 / 4);
+        assert_eq!(start.len(), blocks::depth_within(2 * 8200 / 4));
     }
 
     #[test]
@@ -198,6 +201,9 @@ mod tests {
         ] {
             assert_eq!(hashes(endpoint, body), Ok(expected.clone()), "{body}");
         }
+        let salted =
+            hashes(Endpoint::Completions, r#"{"prompt": "<system>be brief<user>hello", "extra_key": "a"}"#);
+        assert!(salted.unwrap().iter().all(|hash| !expected.contains(hash)));
         let ids = hashes(Endpoint::Generate, r#"{"input_ids": [[1, 2, 3, 4], [5]], "text": "a"}"#);
         assert_eq!(ids, hashes(Endpoint::Completions, r#"{"prompt": [1, 2, 3, 4]}"#));
     }

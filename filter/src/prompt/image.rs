@@ -14,8 +14,8 @@
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WPTK");
-/// Raise it with any change to the layout or to a hash.
-const VERSION: u32 = 1;
+/// Raise it with any change to the layout, to a hash, or to what the frame means.
+const VERSION: u32 = 2;
 const HEADER: usize = 12;
 const SLOT: usize = 4;
 /// No token has this id.

@@ -1,20 +1,21 @@
 //! Segments of text that were tokenized before, with the blocks that they made.
 //!
-//! Added tokens cut a rendered chat into segments that don't influence each other: the tokens of a segment follow from its
-//! text alone, and its blocks from those and from what the chain was before. So of the next turn of a conversation only
-//! its new segments are tokenized. Blocks are kept, not tokens: they take an eighth of the memory, and need no hashing again.
+//! Added tokens cut a rendered chat into segments that don't influence each other, and long ones are [cut](super::cuts) further:
+//! the tokens of a segment follow from its text alone, and its blocks from those and from what the chain was before. So of
+//! the next turn of a conversation only its new segments are tokenized. Short ones are taken together, with the added tokens
+//! between them. Blocks are kept, not tokens: they take a fraction of the memory, and need no hashing again.
 //!
 //! What is remembered has a bound in bytes. It is kept in two generations: once the young one has filled its half, it becomes
 //! the old one, and what was the old one is forgotten, but for what was asked for meanwhile.
 
-use crate::blocks::Added;
+use crate::blocks::{Added, ChainBuilder};
 use hashbrown::HashMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Shorter texts are tokenized as quickly as they are looked up.
-const SHORTEST: usize = 64;
-/// What an entry takes beside its blocks.
-const OVERHEAD: usize = 96;
+pub(super) const SHORTEST: usize = 64;
+/// What an entry takes beside its blocks, at most, in a map that has just grown.
+const OVERHEAD: usize = 160;
 
 /// What a segment is known by: hashes under a secret seed of its text and of the chain before it, its length, and whether it
 /// opens the text, which matters to some normalizers.
@@ -52,16 +53,11 @@ impl Segments {
         self.young_bytes + self.old_bytes
     }
 
-    /// What marks of chains are to be made with.
-    pub(super) fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// The key of a text after a chain of this mark, where it is worth remembering.
-    pub(super) fn key(&self, text: &str, chain: u64, opens: bool) -> Option<Key> {
+    /// The key of a text after a chain, where it is worth remembering.
+    pub(super) fn key(&self, text: &str, chain: &ChainBuilder, opens: bool) -> Option<Key> {
         (self.budget > 0 && text.len() >= SHORTEST).then(|| Key {
             text: xxh3_64_with_seed(text.as_bytes(), self.seed),
-            chain,
+            chain: chain.mark(self.seed),
             length: text.len(),
             opens,
         })
@@ -103,7 +99,6 @@ fn size(added: &Added) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::ChainBuilder;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -114,7 +109,9 @@ mod tests {
     }
 
     fn key(segments: &Segments, n: usize) -> Option<Key> {
-        segments.key(&format!("{n:0>99}"), (n % 3) as u64, false)
+        let mut chain = ChainBuilder::tokens(0, 4, 0);
+        chain.push_tokens(&[n as u32 % 3]);
+        segments.key(&format!("{n:0>99}"), &chain, false)
     }
 
     proptest! {
@@ -157,6 +154,6 @@ mod tests {
             segments.remember(other, added(n, 30));
             assert!(segments.recall(first).is_some(), "after {n} others");
         }
-        assert!(segments.key("short", 0, true).is_none());
+        assert!(segments.key("short", &ChainBuilder::tokens(0, 4, 0), true).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use super::cuts;
 use super::image::{Image, ImageError};
 use super::marks;
-use super::segments::Segments;
+use super::segments::{SHORTEST, Segments};
 use super::vocabulary::Vocabulary;
 use crate::blocks::ChainBuilder;
 use serde::{Deserialize, Serialize};
@@ -18,12 +18,12 @@ use tokenizers::vocab::bucket_added_vocabulary::{AddedToken, AddedVocabulary};
 
 /// A tokenizer without its vocabulary, as an image carries it.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Frame {
     /// What the `tokenizers` crate reads, with a vocabulary of bytes.
     rest: Value,
     added: Vec<Added>,
     /// See [`marks`].
-    #[serde(default)]
     marks_are_letters: bool,
 }
 
@@ -48,7 +48,7 @@ impl Added {
     /// Whether it may be found across a place where texts are [cut](cuts). Those that are sought before cutting never are.
     pub fn spans_words(&self) -> bool {
         let normalized = self.normalized.unwrap_or(!self.special);
-        normalized && (self.single_word || self.lstrip || self.rstrip || self.content.contains([' ', '\n']))
+        normalized && (self.lstrip || self.rstrip || self.content.contains([' ', '\n']))
     }
 }
 
@@ -65,13 +65,21 @@ impl Frame {
         if rest.pointer("/model/byte_level") != Some(&Value::Bool(true)) {
             return Err("BPE that is not byte-level".to_owned());
         }
+        if let Some(token) = added.iter().find(|token| token.single_word) {
+            // The crate cuts some texts within a character where it looks for the word's start.
+            return Err(format!(
+                "the added token {:?}, which must be a word of its own (single_word)",
+                token.content
+            ));
+        }
         let marks_are_letters = rest.get_mut("pre_tokenizer").is_some_and(marks::take_out);
         let frame = Self { rest, added, marks_are_letters };
         // Whether patterns are known shows only once a text is cut.
-        around(&frame.load()?.0).map_err(|_| {
+        let known = around(&frame.load()?.0).is_ok() && !cuts::is_mistaken(&frame.rest);
+        if !known {
             let of = frame.rest.get("pre_tokenizer").map(Value::to_string).unwrap_or_default();
-            format!("a pre-tokenizer that is none of those known: {of:.400}")
-        })?;
+            return Err(format!("a pre-tokenizer that is none of those known: {of:.400}"));
+        }
         Ok(frame)
     }
 
@@ -97,7 +105,12 @@ impl Frame {
 }
 
 /// Bytes after which a text is [cut](cuts) where it may be.
-const PIECE: usize = 8192;
+const CUT_AFTER: usize = 8192;
+/// A longer word takes more time and memory than it should. No text has one, but for what isn't text.
+const LONGEST_WORD: usize = 16 << 10;
+/// Words from here on take [`SLOWER`] times as long for each byte.
+const LONG_WORD: usize = 256;
+const SLOWER: usize = 8;
 
 /// How much of a text was tokenized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,10 +123,20 @@ pub enum Extent {
 
 /// A part of a text that is tokenized by itself, and the added token behind it.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct Part {
     start: usize,
     end: usize,
     token: Option<u32>,
+}
+
+/// How far a text was taken apart.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    /// Where the next part begins.
+    start: usize,
+    /// Where the added token ahead begins, which it is and where it ends, if that was looked for; the end of the text without
+    /// one.
+    token: Option<(usize, Option<u32>, usize)>,
 }
 
 /// Why an image could not be loaded.
@@ -146,11 +169,12 @@ pub struct Tokenizer {
     /// Special tokens around a text that stands for itself.
     before: Vec<u32>,
     after: Vec<u32>,
-    /// See [`Tokenizer::with_pieces`]; `None` where texts of this tokenizer must not be cut.
-    piece: Option<usize>,
-    pieces: Vec<Piece>,
+    /// Bytes after which a long text is [cut](cuts); `None` where texts of this tokenizer must not be.
+    cut_after: Option<usize>,
     scratch: PreTokenizerScratch,
     words: Vec<Span>,
+    /// Bytes that as many as were tokenized in long words stand for, beside their own.
+    slow: usize,
 }
 
 impl fmt::Debug for Tokenizer {
@@ -180,10 +204,10 @@ impl Tokenizer {
             segments: Segments::new(seed, memory),
             before,
             after,
-            piece: cuts::are_safe(&frame.rest, &frame.added).then_some(PIECE),
-            pieces: Vec::new(),
+            cut_after: cuts::are_safe(&frame.rest, &frame.added).then_some(CUT_AFTER),
             scratch: PreTokenizerScratch::default(),
             words: Vec::new(),
+            slow: 0,
         })
     }
 
@@ -204,99 +228,99 @@ impl Tokenizer {
 
     /// Cuts long texts after other than 8192 bytes, where they may be cut at all. Ids are the same.
     #[must_use]
-    pub fn with_pieces(self, bytes: usize) -> Self {
-        Self { piece: self.piece.map(|_| bytes), ..self }
+    pub fn cut_after(self, bytes: usize) -> Self {
+        Self { cut_after: self.cut_after.map(|_| bytes), ..self }
     }
 
     /// Whether long texts are cut.
     pub fn may_cut(&self) -> bool {
-        self.piece.is_some()
+        self.cut_after.is_some()
     }
 
     /// Appends the tokens of a text, without those around it.
     ///
     /// # Errors
-    /// Where the text can't be normalized or cut.
+    /// Where the text can't be normalized or cut, or has a word of more than 16 KiB.
     pub fn encode(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
-        let pieces = self.pieces(text);
-        let done = pieces.iter().try_for_each(|piece| {
-            self.tokenize(text.get(piece.start..piece.end).unwrap_or_default(), piece.start, out)?;
-            out.extend(piece.token);
-            Ok(())
-        });
-        self.pieces = pieces;
-        done
+        let mut place = Place::default();
+        while let Some(part) = self.next_part(text, &mut place) {
+            self.tokenize_part(text, part, out)?;
+        }
+        Ok(())
     }
 
     /// Adds the tokens of a text to a chain, without those around it. What is remembered is not tokenized again; of what is
-    /// new, at most `most_new` bytes are.
+    /// new, at most `most_new` bytes are, and less of words that take long.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`]; the chain is then of no use.
     pub fn chain(&mut self, text: &str, most_new: usize, chain: &mut ChainBuilder) -> Result<Extent, String> {
-        let pieces = self.pieces(text);
-        let done = self.chain_pieces(text, &pieces, most_new, chain);
-        self.pieces = pieces;
-        done
-    }
-
-    fn chain_pieces(
-        &mut self,
-        text: &str,
-        pieces: &[Piece],
-        mut most_new: usize,
-        chain: &mut ChainBuilder,
-    ) -> Result<Extent, String> {
-        let mut ids = Vec::new();
-        for piece in pieces {
-            let part = text.get(piece.start..piece.end).unwrap_or_default();
-            let key = self.segments.key(part, chain.mark(self.segments.seed()), piece.start == 0);
-            match key.and_then(|key| self.segments.recall(key)) {
-                Some(added) => chain.go_on(added),
-                None => {
-                    let Some(left) = most_new.checked_sub(part.len()) else { return Ok(Extent::Start) };
-                    most_new = left;
-                    ids.clear();
-                    self.tokenize(part, piece.start, &mut ids)?;
-                    let before = chain.len();
-                    chain.push_tokens(&ids);
-                    if let Some(key) = key {
-                        self.segments.remember(key, chain.since(before));
-                    }
-                }
+        let (mut place, mut parts, mut ids) = (Place::default(), Vec::new(), Vec::new());
+        let mut left = most_new;
+        loop {
+            // As many parts as are worth remembering together.
+            parts.clear();
+            let start = place.start;
+            while place.start - start < SHORTEST
+                && let Some(part) = self.next_part(text, &mut place)
+            {
+                parts.push(part);
             }
-            chain.push_tokens(piece.token.as_slice());
+            if parts.is_empty() {
+                return Ok(Extent::Whole);
+            }
+            let piece = text.get(start..place.start).unwrap_or_default();
+            let key = self.segments.key(piece, chain, start == 0);
+            if let Some(added) = key.and_then(|key| self.segments.recall(key)) {
+                chain.go_on(added);
+                continue;
+            }
+            let Some(rest) = left.checked_sub(piece.len()) else { return Ok(Extent::Start) };
+            ids.clear();
+            self.slow = 0;
+            for part in &parts {
+                self.tokenize_part(text, *part, &mut ids)?;
+            }
+            left = rest.saturating_sub(self.slow);
+            let before = chain.len();
+            chain.push_tokens(&ids);
+            if let Some(key) = key {
+                self.segments.remember(key, chain.since(before));
+            }
         }
-        Ok(Extent::Whole)
     }
 
-    /// Cuts a text at added tokens, and what is long between them.
-    fn pieces(&mut self, text: &str) -> Vec<Piece> {
-        let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.clear();
-        let mut start = 0;
-        while start < text.len() {
-            let (until, token, next) = match self.added.extract_next(text.as_bytes(), start, false, false) {
+    /// The next part of a text: up to an added token, or to where a long text may be cut.
+    fn next_part(&self, text: &str, place: &mut Place) -> Option<Part> {
+        let start = place.start;
+        if start >= text.len() {
+            return None;
+        }
+        let (until, token, next) = place.token.take().unwrap_or_else(|| {
+            match self.added.extract_next(text.as_bytes(), start, false, false) {
                 Some(((until, end), token)) if end > start => (until, Some(token), end),
                 _ => (text.len(), None, text.len()),
-            };
-            while let Some(least) = self.piece {
-                let end = start + cuts::piece(text.get(start..until).unwrap_or_default(), least).len();
-                if end == until {
-                    break;
-                }
-                pieces.push(Piece { start, end, token: None });
-                start = end;
             }
-            pieces.push(Piece { start, end: until, token });
-            start = next;
+        });
+        let long = text.get(start..until).unwrap_or_default();
+        let end = start + self.cut_after.map_or(long, |least| cuts::start(long, least)).len();
+        if end < until {
+            *place = Place { start: end, token: Some((until, token, next)) };
+            return Some(Part { start, end, token: None });
         }
-        pieces
+        *place = Place { start: next, token: None };
+        Some(Part { start, end, token })
+    }
+
+    fn tokenize_part(&mut self, text: &str, part: Part, out: &mut Vec<u32>) -> Result<(), String> {
+        self.tokenize(text.get(part.start..part.end).unwrap_or_default(), part.start, out)?;
+        out.extend(part.token);
+        Ok(())
     }
 
     /// Appends the tokens of a text without added tokens, which begins at byte `offset`.
     fn tokenize(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<(), String> {
-        let Self { rest, added, marks_are_letters, vocabulary, scratch, words, .. } = self;
+        let Self { rest, added, marks_are_letters, vocabulary, scratch, words, slow, .. } = self;
         let normal =
             normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;
         for segment in SpecialSegmentIterator::new(&normal, added, true, false) {
@@ -310,6 +334,11 @@ impl Tokenizer {
                     cut.map_err(|error| error.to_string())?;
                     for word in words.iter() {
                         let word = text.as_bytes().get(word.range()).unwrap_or_default();
+                        match word.len() {
+                            0..LONG_WORD => {}
+                            bytes @ ..=LONGEST_WORD => *slow += bytes * (SLOWER - 1),
+                            bytes => return Err(format!("a word of {bytes} bytes")),
+                        }
                         vocabulary.encode(word, out);
                     }
                 }

@@ -40,6 +40,8 @@ pub struct Request<'b> {
     pub cache_salt: Option<Cow<'b, str>>,
     /// The JSON text of SGLang's `lora_path`, a string or a list of strings.
     pub lora: Option<&'b [u8]>,
+    /// The JSON text of SGLang's `extra_key`: requests with different ones don't share cached blocks.
+    pub extra_key: Option<&'b [u8]>,
     /// The JSON texts of fields that keep equal prompts apart, by name: a history that only the engine has, images beside
     /// a text.
     pub apart: Vec<(&'static str, &'b [u8])>,
@@ -85,6 +87,7 @@ struct Fields<'b> {
     user: Option<Cow<'b, str>>,
     cache_salt: Option<Cow<'b, str>>,
     lora: Option<&'b [u8]>,
+    extra_key: Option<&'b [u8]>,
     apart: Vec<(&'static str, &'b [u8])>,
     altered_by: Option<&'static str>,
     chat: Chat<'b>,
@@ -112,6 +115,7 @@ impl<'b> Fields<'b> {
             (_, b"user") => self.user = name(cursor, "user")?,
             (_, b"cache_salt") => self.cache_salt = name(cursor, "cache_salt")?,
             (_, b"lora_path") => self.lora = cursor.nullable(Cursor::value)?,
+            (_, b"extra_key") => self.extra_key = cursor.nullable(Cursor::value)?,
             (Chat | Messages | Responses, b"tools") => self.chat.read_tools(cursor, limits)?,
             (Messages, b"system") | (Responses, b"instructions") => {
                 self.chat.read_instructions(cursor, limits)?;
@@ -147,14 +151,14 @@ impl<'b> Fields<'b> {
     }
 
     fn finish(self, cursor: &Cursor<'b>, endpoint: Endpoint) -> Result<Request<'b>, ParseError> {
-        let Self { model, stream, user, cache_salt, lora, mut apart, altered_by, chat, is_chat, prompt, ids } =
-            self;
-        let chat = is_chat.then_some(Prompt::Chat(chat));
-        let Some(prompt) = chat.or(ids).or(prompt) else {
+        let chat = self.is_chat.then_some(Prompt::Chat(self.chat));
+        let Some(prompt) = chat.or(self.ids).or(self.prompt) else {
             return cursor.error(Reason::Missing(endpoint.field()));
         };
+        let mut apart = self.apart;
         apart.sort_unstable();
-        Ok(Request { endpoint, model, stream, user, cache_salt, lora, apart, altered_by, prompt })
+        let Self { model, stream, user, cache_salt, lora, extra_key, altered_by, .. } = self;
+        Ok(Request { endpoint, model, stream, user, cache_salt, lora, extra_key, apart, altered_by, prompt })
     }
 }
 

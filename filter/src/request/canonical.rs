@@ -39,7 +39,7 @@ use crate::blocks::{self, BlockSize, Chain, ChainBuilder};
 
 /// Chains of different versions must not be compared. Raise it with any change to the form, the seed or
 /// [the hash of a block](crate::blocks).
-pub const FORM_VERSION: u32 = 4;
+pub const FORM_VERSION: u32 = 5;
 
 const TOOLS: &[u8] = b"\x01";
 const MESSAGE: &[u8] = b"\x02";
@@ -65,7 +65,7 @@ impl Request<'_> {
         chain.finish()
     }
 
-    /// What separates this prompt from an equal one: its kind, the model, the LoRA, the salt, and what is kept [apart](Self::apart).
+    /// What separates this prompt from an equal one: its kind, the model, the LoRA, the salts, and what is kept [apart](Self::apart).
     pub fn seed(&self) -> u64 {
         let kind: &[u8] = match (&self.prompt, self.endpoint) {
             // Equal parts of a system prompt are joined in different ways.
@@ -77,7 +77,12 @@ impl Request<'_> {
         };
         let [model, salt] = [&self.model, &self.cache_salt].map(|name| name.as_deref().map(str::as_bytes));
         let apart = self.apart.iter().flat_map(|(name, json)| [Some(name.as_bytes()), Some(*json)]);
-        blocks::seed(&[Some(kind), model, self.lora, salt].into_iter().chain(apart).collect::<Vec<_>>())
+        blocks::seed(
+            &[Some(kind), model, self.lora, salt, self.extra_key]
+                .into_iter()
+                .chain(apart)
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Gives `emit` the canonical form, piece by piece. Most pieces lie in the body.

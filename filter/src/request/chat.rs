@@ -6,7 +6,7 @@ use super::error::{ParseError, Reason};
 use super::parts::{Content, Part, Parts};
 
 /// How Claude Code begins a block of its system prompt that differs from request to request. vLLM leaves such blocks out.
-const BILLING: &[u8] = b"x-anthropic-billing-header";
+pub const BILLING: &str = "x-anthropic-billing-header";
 
 /// A conversation, borrowed from a body. Strings are as they are written there: escaped, without quotes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -59,7 +59,7 @@ impl<'b> Chat<'b> {
         let blocks = cursor.token()? == b'[';
         let content = cursor.nullable(|cursor| self.parts.content(cursor, limits))?;
         let content = content.map(|content| match blocks {
-            true => self.parts.without(content, BILLING),
+            true => self.parts.without(content, BILLING.as_bytes()),
             false => content,
         });
         self.instructions =

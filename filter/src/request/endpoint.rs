@@ -43,13 +43,11 @@ impl Endpoint {
     }
 
     /// Fields whose values keep equal prompts apart: what they bring into the prompt is not in the body, or stands in it
-    /// at a place that only the engine knows. Of SGLang's, `extra_key` does no more than that.
+    /// at a place that only the engine knows.
     pub(super) fn apart(self) -> &'static [&'static str] {
         match self {
             Self::Responses => &["conversation", "previous_input_messages", "previous_response_id", "prompt"],
-            Self::Generate => {
-                &["audio_data", "extra_key", "image_data", "input_embeds", "session_params", "video_data"]
-            }
+            Self::Generate => &["audio_data", "image_data", "input_embeds", "session_params", "video_data"],
             _ => &[],
         }
     }

@@ -34,7 +34,7 @@ mod tests;
 
 pub use body::{Limits, MAX_NAME_BYTES, Request, parse};
 pub use canonical::FORM_VERSION;
-pub use chat::{Chat, Message};
+pub use chat::{BILLING, Chat, Message};
 pub use cursor::{MAX_DEPTH, unescaped};
 pub use endpoint::Endpoint;
 pub use error::{ParseError, Reason};

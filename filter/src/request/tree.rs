@@ -9,19 +9,26 @@ use serde_json::{Map, Value};
 
 /// How deep arrays and objects may be nested: each level takes stack.
 const MAX_NESTING: usize = 64;
+/// Values that a tree may have: each takes some 50 bytes, however short it is written. A chat of 10,000 messages has 30,000.
+const MAX_VALUES: usize = 1 << 17;
 
 /// The value of a JSON text.
 ///
 /// # Errors
-/// Where it is no JSON, is nested deeper than 64 levels, or has a text that is no Unicode.
+/// Where it is no JSON, is nested deeper than 64 levels, has more than 131,072 values, or a text that is no Unicode.
 pub fn tree(bytes: &[u8]) -> Result<Value, ParseError> {
     let mut cursor = Cursor::new(bytes);
-    let value = value(&mut cursor, MAX_NESTING)?;
+    let mut left = MAX_VALUES;
+    let value = value(&mut cursor, MAX_NESTING, &mut left)?;
     cursor.end()?;
     Ok(value)
 }
 
-fn value(cursor: &mut Cursor<'_>, levels: usize) -> Result<Value, ParseError> {
+fn value(cursor: &mut Cursor<'_>, levels: usize, values: &mut usize) -> Result<Value, ParseError> {
+    *values = match values.checked_sub(1) {
+        Some(left) => left,
+        None => return cursor.error(Reason::TooMany("values", MAX_VALUES)),
+    };
     match cursor.token()? {
         b'"' => cursor.text().map(Value::String),
         b'{' | b'[' if levels == 0 => cursor.error(Reason::TooDeep),
@@ -29,7 +36,7 @@ fn value(cursor: &mut Cursor<'_>, levels: usize) -> Result<Value, ParseError> {
             let mut fields = Map::new();
             cursor.object_as_written(|cursor, key| {
                 let key = text(cursor, key)?;
-                fields.insert(key, value(cursor, levels - 1)?);
+                fields.insert(key, value(cursor, levels - 1, values)?);
                 Ok(())
             })?;
             Ok(Value::Object(fields))
@@ -37,7 +44,7 @@ fn value(cursor: &mut Cursor<'_>, levels: usize) -> Result<Value, ParseError> {
         b'[' => {
             let mut items = Vec::new();
             cursor.array(|cursor| {
-                items.push(value(cursor, levels - 1)?);
+                items.push(value(cursor, levels - 1, values)?);
                 Ok(())
             })?;
             Ok(Value::Array(items))
@@ -148,5 +155,9 @@ mod tests {
             assert_eq!(tree(text.as_bytes()).is_ok(), fine);
         }
         same(b"\"\xff\"");
+        for (values, fine) in [(MAX_VALUES - 1, true), (MAX_VALUES, false)] {
+            let text = format!("[{}]", vec!["\"\""; values].join(","));
+            assert_eq!(tree(text.as_bytes()).is_ok(), fine);
+        }
     }
 }

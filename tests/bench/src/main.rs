@@ -48,7 +48,7 @@ fn main() {
         }
     });
     for router in &routers {
-        println!("{:<14} {:>5.0} MB", router.name, router.memory());
+        println!("{:<22} | {:>7.0} MB", router.name, router.memory());
     }
 }
 
@@ -72,15 +72,17 @@ fn routers(floor: &Path, warmpath: &Path, pods: &[SocketAddr]) -> Vec<Router> {
         Router::envoy("prefix-aware", profile("prefix-aware")),
     ];
     let Some(vocabulary) = std::env::var_os("WARMPATH_VOCABULARY").map(PathBuf::from) else { return routers };
-    let socket = std::env::temp_dir().join(format!("warmpath-bench-{}", std::process::id()));
-    let exact = Envoy::with_tokenizer(&vocabulary, &socket, "bench").addresses(pods).module(warmpath);
-    let exact = Router::envoy("exact-tokens", exact);
-    wait_until("the tokenizer to be loaded", || {
-        exact.stat("wasmcustom.warmpath.tokenizers_ready") == Some(1)
-    });
-    // It was fetched, and is not fetched again.
-    let _ = std::fs::remove_file(&socket);
-    routers.push(exact);
+    // By default a part of a long new prompt is tokenized; others tokenize all of it.
+    for (name, most_new) in [("exact-tokens", 128 << 10), ("exact, no limit", 8 << 20)] {
+        let socket = std::env::temp_dir().join(format!("warmpath-bench-{}", std::process::id()));
+        let exact = Envoy::with_tokenizer(&vocabulary, &socket, "bench").addresses(pods).module(warmpath);
+        let exact = Router::envoy(name, exact.plugin("/tokenizers/0/max_new_bytes", json!(most_new)));
+        let ready = || exact.stat("wasmcustom.warmpath.tokenizers_ready") == Some(1);
+        wait_until("the tokenizer to be loaded", ready);
+        // It was fetched, and is not fetched again.
+        let _ = std::fs::remove_file(&socket);
+        routers.push(exact);
+    }
     if let Some(python) = std::env::var_os("DYNAMO_PYTHON") {
         routers.push(dynamo::start(Path::new(&python), &vocabulary, PODS));
     }

@@ -23,7 +23,7 @@ impl Part for HashKey {
         kind: "list of `{\"header\": NAME}`, `{\"cookie\": NAME}`, `\"user\"`, `\"model\"`, `{\"prefix\": BLOCKS}`",
         default: "",
         doc: "Where the key is looked for; the first that has a value counts. `user` and `model` are the body's fields; \
-              `prefix` is the prompt's first blocks, 1 to 4096, and needs the preparation `prefix` before this one.",
+              `prefix` is the prompt's first blocks, 1 to 4096 (from 65 on, the nearest fewer that have a hash), and needs the preparation `prefix` before this one.",
     }];
     const READS: &'static [SlotId] = &[SlotId::Headers, SlotId::Body, SlotId::Chain];
     const WRITES: &'static [SlotId] = &[SlotId::HashKey];

@@ -1,5 +1,6 @@
 //! Where in a request a key is found: shared by the parts that group requests by something the client says.
 
+use crate::blocks;
 use crate::pipeline::part::{Input, Site};
 use crate::pipeline::slots::{SlotId, Slots};
 use serde::Deserialize;
@@ -80,7 +81,10 @@ pub fn key(sources: &[Source], input: &Input<'_>, slots: &Slots) -> Option<u64> 
         Source::Cookie(name) => hash(2, cookie(&(input.header)("cookie")?, name)?),
         Source::User => hash(3, input.body?.user()?.as_bytes()),
         Source::Model => hash(4, slots.model.as_ref()?.as_bytes()),
-        Source::Prefix(blocks) => slots.chain.get(..slots.chain.len().min(*blocks))?.last().copied(),
+        Source::Prefix(blocks) => {
+            let depth = blocks::depth_within(*blocks).min(slots.chain.len());
+            slots.chain.get(..depth)?.last().copied()
+        }
     })
 }
 

@@ -9,12 +9,9 @@ mod messages;
 mod responses;
 
 use super::template::{Chat, ChatTemplate};
-use crate::request::Endpoint;
+use crate::request::{BILLING, Endpoint};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-
-/// How Claude Code begins a text of its system prompt that differs from request to request.
-const BILLING: &str = "x-anthropic-billing-header";
 
 /// What a body says, in the form of `/v1/chat/completions`.
 struct Said {

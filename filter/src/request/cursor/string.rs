@@ -59,14 +59,19 @@ impl<'b> Cursor<'b> {
 
     /// The text of the string whose opening quote is here.
     pub(in super::super) fn text(&mut self) -> Result<String, ParseError> {
-        let start = self.at + 1;
         let mut text = Vec::new();
         let mut filled = [0; WIDTH];
-        let mut at = start;
+        let mut at = self.at + 1;
         loop {
             let bytes = window(self.bytes, at, &mut filled);
             let plain = special(bytes).trailing_zeros() as usize;
             at += plain;
+            if text.is_empty() && self.bytes.get(at) == Some(&b'"') {
+                // Most are short, and should take no more than they need.
+                text = bytes.get(..plain).unwrap_or_default().to_vec();
+                self.at = at;
+                break;
+            }
             // Whole windows are copied and the surplus is taken back: copies of a fixed size are the quickest.
             let end = text.len() + plain;
             text.extend_from_slice(bytes);

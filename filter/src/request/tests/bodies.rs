@@ -216,6 +216,7 @@ pub fn body() -> impl Strategy<Value = (Endpoint, String)> {
             ("cache_salt", name),
             ("stream", flag),
             ("lora_path", value().boxed()),
+            ("extra_key", value().boxed()),
             ("tools", prop::collection::vec(marked(), 0..3).prop_flat_map(array).boxed()),
             ("tools", value().boxed()),
             ("prompt", string().boxed()),
@@ -227,11 +228,7 @@ pub fn body() -> impl Strategy<Value = (Endpoint, String)> {
             }
             Endpoint::Messages => vec![("system", content().boxed())],
             Endpoint::Generate => {
-                vec![
-                    ("input_ids", ids().boxed()),
-                    ("image_data", value().boxed()),
-                    ("extra_key", value().boxed()),
-                ]
+                vec![("input_ids", ids().boxed()), ("image_data", value().boxed())]
             }
             _ => vec![],
         };

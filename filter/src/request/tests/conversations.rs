@@ -247,6 +247,8 @@ fn model_salt_and_lora_share_no_block() {
         ",\"model\":\"a\",\"lora_path\":\"b\"",
         ",\"cache_salt\":\"a\"",
         ",\"cache_salt\":\"ab\"",
+        ",\"model\":\"a\",\"extra_key\":\"b\"",
+        ",\"model\":\"a\",\"extra_key\":\"c\"",
     ]
     .iter()
     .map(|rest| chain(&plain(std::slice::from_ref(&message), rest)))
@@ -346,7 +348,7 @@ fn what_is_not_in_the_body_keeps_prompts_apart() {
         (
             Endpoint::Generate,
             "\"text\":\"a\"",
-            &["image_data", "audio_data", "video_data", "input_embeds", "session_params", "extra_key"][..],
+            &["image_data", "audio_data", "video_data", "input_embeds", "session_params"][..],
         ),
     ] {
         let bodies = names

@@ -13,6 +13,7 @@ pub struct Reference {
     pub user: Option<String>,
     pub cache_salt: Option<String>,
     pub lora: Option<String>,
+    pub extra_key: Option<String>,
     pub apart: Vec<(String, String)>,
     /// `chat`, `text` or `tokens`, and the canonical form.
     pub prompt: (&'static str, Vec<u8>),
@@ -37,6 +38,7 @@ impl Reference {
             user: owned(&request.user),
             cache_salt: owned(&request.cache_salt),
             lora: request.lora.map(|text| String::from_utf8(text.to_vec()).unwrap()),
+            extra_key: request.extra_key.map(|text| String::from_utf8(text.to_vec()).unwrap()),
             apart: request
                 .apart
                 .iter()
@@ -60,6 +62,7 @@ impl Reference {
                 ("user", _) => this.user = name(&value)?,
                 ("cache_salt", _) => this.cache_salt = name(&value)?,
                 ("lora_path", _) => this.lora = nullable(&value),
+                ("extra_key", _) => this.extra_key = nullable(&value),
                 ("tools", _) if of_chat => {
                     tools = nullable(&value)
                         .map_or(String::new(), |tools| format!("\x01{}", unmarked(&tools, 2)));
@@ -84,8 +87,7 @@ impl Reference {
                     Responses,
                 )
                 | (
-                    "image_data" | "audio_data" | "video_data" | "input_embeds" | "session_params"
-                    | "extra_key",
+                    "image_data" | "audio_data" | "video_data" | "input_embeds" | "session_params",
                     Generate,
                 ) => {
                     apart.insert(key, value);
