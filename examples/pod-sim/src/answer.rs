@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::body::Endpoint;
+use crate::endpoint::Endpoint;
 
 /// The last event of every stream.
 pub const DONE: &str = "data: [DONE]\n\n";

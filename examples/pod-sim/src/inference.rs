@@ -9,10 +9,12 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{DONE, Head, Piece, Usage};
-use crate::body::{Body, Endpoint, Invalid};
+use crate::body::Body;
 use crate::chain::Chain;
+use crate::endpoint::Endpoint;
 use crate::engine::{Running, TooLong, Work};
 use crate::fault::Effect;
+use crate::fields::Invalid;
 use crate::journal::{Entry, Outcome};
 use crate::payload::{self, Broken, Payload};
 use crate::pod::{Life, Pod};

@@ -4,21 +4,25 @@
 //! decides, and with a prefix cache whose hits are real. It shares no code with the filter, so what it reports about a
 //! request is evidence. `replay` sends conversations or a recorded trace and measures what comes back.
 //!
-//! A request's way through a pod: [`server`] reads it and lets [`fault`]s strike, [`body`] turns it into [`tokens`],
-//! [`inference`] leads it through the [`engine`] (queue, batch, [`cache`], [`time`]) and gives the [`answer`].
+//! A request's way through a pod: [`server`] reads it and lets [`fault`]s strike, [`body`] turns it into
+//! [`tokens`], [`inference`] leads it through the [`engine`] (queue, batch, [`cache`], [`time`]) and gives the [`answer`].
 
 pub mod answer;
 pub mod body;
 pub mod cache;
 pub mod chain;
+pub mod chat;
+pub mod endpoint;
 pub mod engine;
 pub mod fault;
+pub mod fields;
 pub mod flags;
 pub mod inference;
 pub mod journal;
 pub mod metrics;
 pub mod payload;
 pub mod pod;
+pub mod prompt;
 pub mod replay;
 pub mod server;
 pub mod time;

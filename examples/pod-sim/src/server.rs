@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::body::Endpoint;
+use crate::endpoint::Endpoint;
 use crate::fault::Effect;
 use crate::inference::infer;
 use crate::journal::{Entry, Outcome, Record};
@@ -118,12 +118,7 @@ async fn route(pod: &Pod, connection: u64, request: Request<Incoming>) -> Result
         }
         _ => {}
     }
-    let endpoint = match path {
-        "/v1/chat/completions" => Some(Endpoint::Chat),
-        "/v1/completions" => Some(Endpoint::Completions),
-        "/v1/embeddings" => Some(Endpoint::Embeddings),
-        _ => None,
-    };
+    let endpoint = Endpoint::of_path(path);
     match (endpoint, entry, &parts.method) {
         (Some(endpoint), Some(entry), &Method::POST) => infer(pod, endpoint, &bytes, effect, entry).await,
         (endpoint, entry, method) => {

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Session;
-use crate::body::Endpoint;
+use crate::endpoint::Endpoint;
 use crate::tokens::{Prose, mix};
 
 /// The load's settings. Equal ones give equal conversations.

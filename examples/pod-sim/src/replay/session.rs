@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::ideal::Ideal;
 use super::summary::{Row, Summary, Totals};
-use crate::body::{Body, Endpoint};
+use crate::body::Body;
+use crate::endpoint::Endpoint;
 use crate::tokens;
 
 /// One run of a load.

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::Session;
-use crate::body::Endpoint;
+use crate::endpoint::Endpoint;
 use crate::tokens::{Prose, mix};
 
 /// Tokens that one hash id stands for.
