@@ -8,7 +8,7 @@ use hyper::{Response, StatusCode};
 use tokio::sync::mpsc::{self, Sender};
 use tokio::time::{Instant, sleep};
 
-use crate::answer::{DONE, Head, Piece, Usage};
+use crate::answer::{Head, Piece, Usage};
 use crate::body::Body;
 use crate::chain::Chain;
 use crate::endpoint::Endpoint;
@@ -70,7 +70,6 @@ struct Job {
     seed: u64,
     generate: usize,
     finish: &'static str,
-    details: bool,
     slowness: f64,
     /// Stop after so many tokens, and then: break the connection, or say nothing more.
     stop: Option<(usize, Stop)>,
@@ -122,8 +121,8 @@ impl Job {
         }
         let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let head =
-            Head { endpoint, id: format!("{prefix}-{}-{}", pod.name, entry.sequence()), created, model };
+        let id = format!("{prefix}-{}-{}", pod.name, entry.sequence());
+        let head = Head { endpoint, id, created, model, details: pod.options.prompt_tokens_details };
         entry.update(|record| {
             record.model.clone_from(&head.model);
             record.prompt_tokens = body.prompts.iter().map(Vec::len).sum();
@@ -138,7 +137,6 @@ impl Job {
             body,
             generate,
             finish,
-            details: pod.options.prompt_tokens_details,
             slowness: if let Some(Effect::Slow { factor }) = effect { factor } else { 1.0 },
             stop: match effect {
                 Some(Effect::Cut { after_tokens }) => Some((after_tokens, Stop::Cut)),
@@ -178,13 +176,12 @@ impl Job {
             texts.push(text);
             seeds.push(running.answer().seed);
         }
-        let json = usage.json(self.details);
         let answer = if self.head.endpoint == Endpoint::Embeddings {
-            self.head.embeddings(&seeds, json)
+            self.head.embeddings(&seeds, usage)
         } else {
             let piece = |(index, text)| Piece { index, text, finish: Some(self.finish) };
             let texts: Vec<Piece> = texts.iter().map(String::as_str).enumerate().map(piece).collect();
-            self.head.whole(&texts, json)
+            self.head.whole(&texts, usage)
         };
         let cut = self.stop.is_some();
         self.entry.update(|record| {
@@ -197,20 +194,21 @@ impl Job {
     /// The answer as events.
     async fn stream(&self, out: &Sender<Result<Bytes, Broken>>) -> Result<(), Broken> {
         let mut usage = Usage::default();
+        let mut stream = self.head.events(self.body.include_usage);
         let send = async |events: String| out.send(Ok(events.into())).await.map_err(|_| Broken);
         for (index, prompt) in self.body.prompts.iter().enumerate() {
             let mut running = self.start(prompt, &mut usage).await;
             let most = self.stop.map_or(self.generate, |(after, _)| after.min(self.generate));
             let mut sent = 0;
             let mut events = String::new();
-            self.head.push_opening(index, &mut events);
+            stream.open(index, usage, &mut events);
             while sent < most {
                 let ready = running.generate(most).await;
                 let mut text = String::new();
                 running.answer().push_words(sent, ready, &mut text);
                 let finish = (ready == self.generate).then_some(self.finish);
-                self.head.push_piece(Piece { index, text: &text, finish }, &mut events);
                 usage.completion += ready - sent;
+                stream.piece(Piece { index, text: &text, finish }, usage, &mut events);
                 sent = ready;
                 self.entry.update(|record| record.completion_tokens = usage.completion);
                 send(std::mem::take(&mut events)).await?;
@@ -225,10 +223,7 @@ impl Job {
             }
         }
         let mut events = String::new();
-        if self.body.include_usage {
-            self.head.push_usage(usage.json(self.details), &mut events);
-        }
-        events.push_str(DONE);
+        stream.close(usage, &mut events);
         // Before the last event leaves, so that whoever has read it finds the record done.
         self.entry.update(|record| record.outcome = Outcome::Done);
         send(events).await
