@@ -41,8 +41,9 @@ pub enum Effect {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Fault {
-    /// Which requests: those whose path begins so.
-    path: String,
+    /// Which requests: those whose path begins so; `None` is all that a client may ask of an engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
     /// How many more requests it takes; `None` is all, until faults are cleared.
     count: Option<u64>,
     #[serde(flatten)]
@@ -54,7 +55,7 @@ struct Fault {
 pub struct Faults(Mutex<Vec<Fault>>);
 
 impl Faults {
-    /// Adds one from JSON: an [`Effect`] with its `kind`, and optionally `path` (default `/v1/`) and `count`.
+    /// Adds one from JSON: an [`Effect`] with its `kind`, and optionally `path` (default `/v1/` and `/generate`) and `count`.
     /// The error says what is wrong with it.
     pub fn add(&self, json: &[u8]) -> Result<(), String> {
         let value: Value =
@@ -62,7 +63,7 @@ impl Faults {
         let Value::Object(mut fields) = value else {
             return Err("fault: an object with a `kind` is needed".into());
         };
-        let path = fields.remove("path").unwrap_or_else(|| "/v1/".into());
+        let path = fields.remove("path").unwrap_or_default();
         let path = serde_json::from_value(path).map_err(|error| format!("fault path: {error}"))?;
         let count = fields.remove("count").unwrap_or_default();
         let count = serde_json::from_value(count).map_err(|error| format!("fault count: {error}"))?;
@@ -90,7 +91,13 @@ impl Faults {
     /// The effect for a request to `path`, if any: of the first fault that fits, which it uses up once.
     pub fn next(&self, path: &str) -> Option<Effect> {
         let mut faults = self.lock();
-        let fits = |fault: &Fault| path.starts_with(&fault.path) && fault.count != Some(0);
+        let fits = |fault: &Fault| {
+            let begins = match &fault.path {
+                Some(begin) => path.starts_with(begin),
+                None => path.starts_with("/v1/") || path == "/generate",
+            };
+            begins && fault.count != Some(0)
+        };
         let index = faults.iter().position(fits)?;
         let effect = faults[index].effect.clone();
         if let Some(count) = &mut faults[index].count {
@@ -130,7 +137,7 @@ mod tests {
         assert_eq!(faults.next("/health"), None);
         assert_eq!(faults.next("/v1/models"), Some(Effect::Status { status: 503, retry_after: None }));
         assert_eq!(faults.next("/v1/models"), Some(Effect::Cut { after_tokens: 3 }));
-        assert_eq!(faults.next("/v1/models"), Some(Effect::Cut { after_tokens: 3 }));
+        assert_eq!(faults.next("/generate"), Some(Effect::Cut { after_tokens: 3 }));
         faults.clear();
         assert_eq!(faults.next("/v1/models"), None);
     }
