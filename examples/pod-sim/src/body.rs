@@ -1,4 +1,4 @@
-//! Request bodies: what an engine reads of an OpenAI chat, completion or embedding request.
+//! Request bodies: what an engine reads of them.
 
 use serde::Deserialize;
 
@@ -31,27 +31,62 @@ impl Body {
     pub fn parse(endpoint: Endpoint, bytes: &[u8]) -> Result<Self, Invalid> {
         let fields = Fields::parse(bytes)?;
         let prompts = match endpoint {
-            Endpoint::Chat => vec![chat::chat(&fields)?],
+            Endpoint::Chat => vec![chat::chat(&fields, None, "messages")?],
+            Endpoint::Responses => vec![chat::chat(&fields, Some("instructions"), "input")?],
+            Endpoint::Messages => vec![chat::chat(&fields, Some("system"), "messages")?],
+            Endpoint::Generate => vec![prompt::generate(&fields)?],
             Endpoint::Completions => prompt::prompts(fields.required("prompt")?, "prompt")?,
             Endpoint::Embeddings => prompt::prompts(fields.required("input")?, "input")?,
         };
-        if fields.get::<u64>("n")?.is_some_and(|n| n != 1) {
+        if endpoint == Endpoint::Responses {
+            for history in ["conversation", "previous_response_id", "prompt"] {
+                if fields.raw(history).is_some() {
+                    return Err(Invalid(format!("{history}: pod-sim keeps no history; send all of it")));
+                }
+            }
+        }
+        let own;
+        let sampling = match endpoint {
+            Endpoint::Generate => {
+                own = fields.get::<Fields>("sampling_params")?.unwrap_or_default();
+                &own
+            }
+            _ => &fields,
+        };
+        let max_tokens = limit(sampling, endpoint.limits())?;
+        if endpoint == Endpoint::Messages && max_tokens.is_none() {
+            return Err(Invalid("max_tokens: field required".into()));
+        }
+        if sampling.get::<u64>("n")?.is_some_and(|n| n != 1) {
             return Err(Invalid("n: pod-sim gives one choice for each prompt; leave n out".into()));
         }
         let options = fields.get::<StreamOptions>("stream_options")?.unwrap_or_default();
         Ok(Self {
             model: fields.get("model")?,
-            cache_salt: fields.get("cache_salt")?,
+            cache_salt: fields.get(if endpoint == Endpoint::Generate {
+                "extra_key"
+            } else {
+                "cache_salt"
+            })?,
             prompts,
             stream: fields.get("stream")?.unwrap_or(false),
             include_usage: options.include_usage.unwrap_or(false),
-            max_tokens: match fields.get("max_completion_tokens")? {
-                Some(most) => Some(most),
-                None => fields.get("max_tokens")?,
-            },
-            ignore_eos: fields.get("ignore_eos")?.unwrap_or(false),
+            max_tokens,
+            ignore_eos: sampling.get("ignore_eos")?.unwrap_or(false),
         })
     }
+}
+
+/// The first of these limits that is there.
+fn limit(fields: &Fields, names: &[&str]) -> Result<Option<usize>, Invalid> {
+    for name in names {
+        match fields.get(name)? {
+            Some(0) => return Err(Invalid(format!("{name}: must be at least 1, got 0"))),
+            Some(most) => return Ok(Some(most)),
+            None => {}
+        }
+    }
+    Ok(None)
 }
 
 #[derive(Default, Deserialize)]
@@ -74,6 +109,26 @@ mod tests {
         );
         assert!(refused(r#"{"messages":[{"role":"user","content":7}]}"#).starts_with("messages[0]: content"));
         assert!(refused(r#"{"messages":[{"role":"user"}],"stream":"yes"}"#).starts_with("stream: "));
+        for (endpoint, body, field) in [
+            (Endpoint::Messages, r#"{"messages":[{"role":"user"}]}"#, "max_tokens: field required"),
+            (Endpoint::Messages, r#"{"messages":[{"role":"user"}],"max_tokens":0}"#, "max_tokens: must"),
+            (Endpoint::Messages, r#"{"messages":[],"max_tokens":1}"#, "messages: at least one"),
+            (Endpoint::Responses, r#"{"instructions":"a"}"#, "input: field required"),
+            (Endpoint::Responses, r#"{"input":"a","max_output_tokens":0}"#, "max_output_tokens: "),
+            (Endpoint::Responses, r#"{"input":"a","previous_response_id":"r"}"#, "previous_response_id: "),
+            (Endpoint::Responses, r#"{"input":[{"type":"message","content":"a"}]}"#, "input[0]: role"),
+            (Endpoint::Generate, "{}", "text: field required"),
+            (Endpoint::Generate, r#"{"text":["a","b"]}"#, "text: "),
+            (
+                Endpoint::Generate,
+                r#"{"text":"a","sampling_params":{"max_new_tokens":0}}"#,
+                "max_new_tokens: ",
+            ),
+            (Endpoint::Generate, r#"{"text":"a","sampling_params":{"n":2}}"#, "n: "),
+        ] {
+            let why = Body::parse(endpoint, body.as_bytes()).unwrap_err().0;
+            assert!(why.starts_with(field), "{body}: {why}");
+        }
     }
 
     #[test]
@@ -83,5 +138,13 @@ mod tests {
         let body = Body::parse(Endpoint::Chat, body.as_bytes()).unwrap();
         assert_eq!((body.model.as_deref(), body.cache_salt.as_deref()), (Some("y"), Some("s")));
         assert_eq!((body.stream, body.include_usage, body.max_tokens), (true, true, Some(5)));
+        let body = r#"{"text":"a","stream":true,"extra_key":"s","cache_salt":"t","max_new_tokens":1,
+            "sampling_params":{"max_new_tokens":3,"ignore_eos":true}}"#;
+        let body = Body::parse(Endpoint::Generate, body.as_bytes()).unwrap();
+        assert_eq!((body.cache_salt.as_deref(), body.max_tokens), (Some("s"), Some(3)));
+        assert!(body.stream && body.ignore_eos);
+        let body = br#"{"input":"a","max_output_tokens":7,"max_tokens":1,"cache_salt":"s"}"#;
+        let body = Body::parse(Endpoint::Responses, body).unwrap();
+        assert_eq!((body.cache_salt.as_deref(), body.max_tokens), (Some("s"), Some(7)));
     }
 }

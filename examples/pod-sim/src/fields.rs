@@ -11,15 +11,13 @@ use serde_json::value::RawValue;
 pub struct Invalid(pub String);
 
 /// A JSON object whose values are read on demand.
-pub struct Fields<'a>(HashMap<Cow<'a, str>, &'a RawValue>);
+#[derive(Default, Deserialize)]
+pub struct Fields<'a>(#[serde(borrow)] HashMap<Cow<'a, str>, &'a RawValue>);
 
 impl<'a> Fields<'a> {
     /// Reads an object.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Invalid> {
-        match serde_json::from_slice(bytes) {
-            Ok(fields) => Ok(Self(fields)),
-            Err(error) => Err(Invalid(format!("body is not a JSON object: {error}"))),
-        }
+        serde_json::from_slice(bytes).map_err(|error| Invalid(format!("body is not a JSON object: {error}")))
     }
 
     /// The value of `name`, `None` where it is absent or null.

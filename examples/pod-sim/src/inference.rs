@@ -105,7 +105,6 @@ impl Job {
         let natural = pod.options.answer_tokens;
         let (generate, finish) = match body.max_tokens {
             _ if endpoint == Endpoint::Embeddings => (0, "stop"),
-            Some(0) => return Err(bad("max_tokens: must be at least 1, got 0")),
             Some(most) if most <= natural || body.ignore_eos => (most, "length"),
             _ => (natural, "stop"),
         };
@@ -119,9 +118,8 @@ impl Job {
                 )));
             }
         }
-        let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let id = format!("{prefix}-{}-{}", pod.name, entry.sequence());
+        let id = format!("{}{}-{}", endpoint.id_prefix(), pod.name, entry.sequence());
         let head = Head { endpoint, id, created, model, details: pod.options.prompt_tokens_details };
         entry.update(|record| {
             record.model.clone_from(&head.model);

@@ -1,7 +1,7 @@
 //! A GPU pod without the GPU, and the load to try it with.
 //!
-//! `pod-sim` answers like vLLM's OpenAI-compatible server: with text nobody wants, after a time that a model of one
-//! decides, and with a prefix cache whose hits are real. It shares no code with the filter, so what it reports about a
+//! `pod-sim` answers like vLLM's server, and like SGLang's at `/generate`: with text nobody wants, after a time that a model of
+//! one decides, and with a prefix cache whose hits are real. It shares no code with the filter, so what it reports about a
 //! request is evidence. `replay` sends conversations or a recorded trace and measures what comes back.
 //!
 //! A request's way through a pod: [`server`] reads it and lets [`fault`]s strike, [`body`] turns it into

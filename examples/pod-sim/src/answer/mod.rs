@@ -1,6 +1,9 @@
 //! Answers, whole and in pieces, each in the form of its API.
 
+mod generate;
+mod messages;
 mod openai;
+mod responses;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -57,9 +60,14 @@ pub trait Events: Send {
 }
 
 impl Head {
-    /// A whole answer with all its choices.
+    /// A whole answer with all its choices. Of most kinds of answer there is one.
     pub fn whole(&self, choices: &[Piece], usage: Usage) -> Value {
-        openai::whole(self, choices, usage)
+        match (self.endpoint, choices) {
+            (Endpoint::Responses, [piece]) => responses::whole(self, *piece, usage),
+            (Endpoint::Messages, [piece]) => messages::whole(self, *piece, usage),
+            (Endpoint::Generate, [piece]) => generate::whole(self, *piece, usage),
+            _ => openai::whole(self, choices, usage),
+        }
     }
 
     /// Embeddings, one for each seed: equal seeds, equal vectors.
@@ -69,7 +77,12 @@ impl Head {
 
     /// A stream; `include_usage` is whether its end tells the usage, where that is the client's choice.
     pub fn events(&self, include_usage: bool) -> Box<dyn Events + '_> {
-        Box::new(openai::Stream { head: self, include_usage })
+        match self.endpoint {
+            Endpoint::Responses => Box::new(responses::Stream::new(self)),
+            Endpoint::Messages => Box::new(messages::Stream::new(self)),
+            Endpoint::Generate => Box::new(generate::Stream::new(self)),
+            _ => Box::new(openai::Stream { head: self, include_usage }),
+        }
     }
 }
 
@@ -83,7 +96,35 @@ fn push_event(data: &impl Serialize, out: &mut String) {
     out.push_str("\n\n");
 }
 
+/// Appends an event with a name, which it repeats as its type.
+fn push_named(name: &str, mut data: Value, out: &mut String) {
+    data["type"] = json!(name);
+    out.push_str("event: ");
+    out.push_str(name);
+    out.push('\n');
+    push_event(&data, out);
+}
+
 /// An error in OpenAI's form.
 pub fn error(status: u16, kind: &str, message: &str) -> Value {
     json!({"error": {"message": message, "type": kind, "param": null, "code": status}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn head(endpoint: Endpoint) -> Head {
+        Head { endpoint, id: "id-1".into(), created: 5, model: "m\"1".into(), details: true }
+    }
+
+    /// Named events, as name and JSON.
+    pub fn read(events: &str) -> Vec<(String, Value)> {
+        let lines = |event: &str| {
+            let (name, data) = event.split_once('\n').unwrap();
+            let data = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            (name.strip_prefix("event: ").unwrap().to_owned(), data)
+        };
+        events.split_terminator("\n\n").map(lines).collect()
+    }
 }

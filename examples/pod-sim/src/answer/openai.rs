@@ -115,11 +115,8 @@ struct Delta<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::head;
     use super::*;
-
-    fn head(endpoint: Endpoint) -> Head {
-        Head { endpoint, id: "id-1".into(), created: 5, model: "m\"1".into(), details: true }
-    }
 
     #[test]
     fn events_are_data_lines_of_json_with_a_blank_line_after_each() {
