@@ -13,6 +13,9 @@ use crate::request::{BILLING, Endpoint};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
+/// Bytes of arguments of calls in a chat. Their values take many times as much memory.
+const MAX_ARGUMENTS: usize = 1 << 20;
+
 /// What a body says, in the form of `/v1/chat/completions`.
 struct Said {
     messages: Vec<Value>,
@@ -39,7 +42,8 @@ pub fn chat(
         _ => said(body),
     }?;
     let parts = template.takes_parts();
-    let messages = said.messages.into_iter().map(|message| reshape(message, parts));
+    let mut arguments = MAX_ARGUMENTS;
+    let messages = said.messages.into_iter().map(|message| reshape(message, parts, &mut arguments));
     let mut messages = messages.collect::<Result<_, _>>()?;
     if !template.names_developer(said.tools.is_some()) {
         messages = developer::as_system(messages);
@@ -97,7 +101,7 @@ fn kwargs(kwargs: Option<Value>) -> Result<Map<String, Value>, String> {
     Ok(kwargs)
 }
 
-fn reshape(message: Value, parts: bool) -> Result<Value, String> {
+fn reshape(message: Value, parts: bool, arguments: &mut usize) -> Result<Value, String> {
     let Value::Object(mut message) = message else { return Err("a message is no object".to_owned()) };
     let role = message.remove("role").unwrap_or_default();
     let texts = texts(message.remove("content"))?;
@@ -122,7 +126,8 @@ fn reshape(message: Value, parts: bool) -> Result<Value, String> {
         if let Some(Value::Array(calls)) = message.remove("tool_calls")
             && !calls.is_empty()
         {
-            let calls = calls.into_iter().map(call).collect::<Result<_, _>>()?;
+            let calls =
+                calls.into_iter().map(|call| with_object(call, arguments)).collect::<Result<_, _>>()?;
             out.insert("tool_calls".to_owned(), Value::Array(calls));
         }
         let reasoning = ["reasoning", "reasoning_content"].iter().filter_map(|name| message.remove(*name));
@@ -193,8 +198,8 @@ fn order(object: &mut Map<String, Value>, names: &[&str]) {
     object.extend(rest);
 }
 
-/// Templates want arguments as an object, clients send them as text.
-fn call(call: Value) -> Result<Value, String> {
+/// Templates want arguments as an object, clients send them as text. `left`: how long that may be.
+fn with_object(call: Value, left: &mut usize) -> Result<Value, String> {
     let Value::Object(mut call) = call else { return Err("a tool call is no object".to_owned()) };
     let kind = call.get("type").is_none_or(|kind| kind == "function");
     let Some(Value::Object(function)) = call.get_mut("function").filter(|_| kind) else {
@@ -204,7 +209,10 @@ fn call(call: Value) -> Result<Value, String> {
     let read = match arguments.take() {
         Value::Null => json!({}),
         Value::String(text) if text.is_empty() => json!({}),
-        Value::String(text) => serde_json::from_str(&text).unwrap_or_default(),
+        Value::String(text) => {
+            *left = left.checked_sub(text.len()).ok_or("arguments of more than 1 MiB in all")?;
+            serde_json::from_str(&text).unwrap_or_default()
+        }
         other => other,
     };
     if !read.is_object() {

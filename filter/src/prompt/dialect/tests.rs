@@ -348,3 +348,14 @@ fn what_is_not_followed_of_responses_is_refused() {
         ],
     );
 }
+
+#[test]
+fn arguments_have_a_bound() {
+    let body = |calls: usize| {
+        let arguments = format!("{{\"a\": \"{}\"}}", "x".repeat(1000));
+        let call = json!({"type": "function", "function": {"name": "f", "arguments": arguments}});
+        json!({"messages": [{"role": "assistant", "tool_calls": vec![call; calls]}]})
+    };
+    assert!(said(Endpoint::Chat, &body(1000)).is_ok());
+    assert!(said(Endpoint::Chat, &body(1100)).unwrap_err().contains("1 MiB"));
+}
