@@ -136,7 +136,8 @@ fn pods_that_cannot_be() {
     refuses_pod(r#"{"address": "10.0.0.1:1", "name": ""}"#, "pods[0].name", &["1 to 128"]);
     refuses_pod(r#"{"address": "10.0.0.1:1", "name": "a\nb"}"#, "pods[0].name", &["a\\nb", "printable"]);
     refuses_pod(r#"{"address": "10.0.0.1:1", "weight": 0}"#, "pods[0].weight", &["0.01 to 100"]);
-    refuses_pod(r#"{"address": "10.0.0.1:1", "weight": 1e99}"#, "pods[0].weight", &["0.01 to 100"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "weight": 1e9}"#, "pods[0].weight", &["0.01 to 100"]);
+    refuses_pod(r#"{"address": "10.0.0.1:1", "weight": 1e99}"#, "pods[0].weight", &["out of range"]);
     refuses_pod(
         r#"{"address": "10.0.0.1:1", "max_in_flight": 0}"#,
         "pods[0].max_in_flight",
