@@ -224,7 +224,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn a_text_cut_anywhere_safe_has_the_ids_of_the_whole(
@@ -234,7 +234,7 @@ proptest! {
         composed: bool,
         pieces in prop::sample::select(vec![1, 2, 7, 60]),
         // More than any part of such a text has.
-        most_new in 2000..3000usize,
+        most_new in 900..1500usize,
     ) {
         let (vocab, merges) = vocabulary(&picks);
         let file = json!({
@@ -252,12 +252,15 @@ proptest! {
         let reference = reference(&file);
         for (a, b, c) in texts {
             // Texts of letters between the odd ones have more places to cut at.
-            let text = format!("{a} b{b} c\n漢{c}\ne a").repeat(3);
+            let text = format!("{a} b{b} c\n漢{c}\ne a");
             let (mut cut, mut bounded) = (load().cut_after(pieces), load().cut_after(pieces));
             let ids = encode_reference(&reference, &text, false);
             prop_assert_eq!(&encode(&mut cut, &text), &ids, "{:?}", text);
             prop_assert_eq!(chain(&mut cut, &text), chain_of(&ids), "{:?}", text);
-            // Asked often enough, a text is known whole, however little is tokenized at once.
+            // Asked often enough, a text is known whole, however little is tokenized at once: a part at the least each time.
+            let short = |text: &str| text.chars().take(60).collect::<String>();
+            let text = format!("{} b{} c\n漢{}\ne a", short(&a), short(&b), short(&c)).repeat(6);
+            let ids = encode_reference(&reference, &text, false);
             for asked in 1.. {
                 let mut chain = ChainBuilder::tokens(3, 4, 0);
                 let extent = bounded.chain(&text, most_new, &mut chain).unwrap();
@@ -267,7 +270,7 @@ proptest! {
                     prop_assert_eq!(&hashes, &chain_of(&ids)[0]);
                     break;
                 }
-                prop_assert!(asked * most_new <= 2 * text.len() + most_new, "{} times", asked);
+                prop_assert!(asked <= text.len() / 64, "{} times", asked);
             }
         }
     }
