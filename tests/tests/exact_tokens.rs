@@ -146,17 +146,15 @@ fn new_text_is_tokenized_up_to_the_limit_and_further_each_time() {
     envoy.assert_no_trap();
 }
 
-#[test]
-fn a_file_that_is_no_tokenizer_is_named_and_traffic_goes_on() {
+/// Starts Envoy with a folder that is no good, and sees its fault named and prompts compared as text.
+fn refused(spoil: impl FnOnce(&Path, Builder) -> Builder, cause: &str) {
     let folder = Folder::new();
     let dir = &folder.0;
     files(dir);
-    std::fs::write(dir.join("tokenizer.json"), r#"{"model": {"type": "Unigram", "vocab": []}}"#)
-        .expect("written");
     let pods = Pods::start(2, &[]);
-    let envoy = envoy(dir, &pods).start();
+    let envoy = spoil(dir, envoy(dir, &pods)).start();
     wait_until("the tokenizer to be refused", || envoy.stat("wasmcustom.warmpath.tokenizer_failures") > 0);
-    assert!(envoy.log().contains("the model type Unigram"), "{}", envoy.log());
+    assert!(envoy.log().contains(cause), "{cause} isn't in {}", envoy.log());
     let long = json!([{"role": "user", "content": "some words ".repeat(100)}]);
     for n in 0..8 {
         let answer = ask(&envoy, &long);
@@ -166,6 +164,45 @@ fn a_file_that_is_no_tokenizer_is_named_and_traffic_goes_on() {
     assert_eq!(envoy.stat("wasmcustom.warmpath.tokenizers_ready"), 0);
     assert_eq!(envoy.stat("wasmcustom.warmpath.step_down_tokenizer_not_ready"), 8);
     envoy.assert_no_trap();
+}
+
+fn write(dir: &Path, content: &[u8]) {
+    std::fs::write(dir.join("tokenizer.json"), content).expect("a file can be written");
+}
+
+#[test]
+fn a_file_of_another_kind_is_named_and_traffic_goes_on() {
+    let spoil = |dir: &Path, envoy: Builder| {
+        write(dir, br#"{"model": {"type": "Unigram", "vocab": []}}"#);
+        envoy
+    };
+    refused(spoil, "tokenizer.json needs what is not supported: the model type Unigram");
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_named_and_traffic_goes_on() {
+    let spoil = |dir: &Path, envoy: Builder| {
+        let whole = std::fs::read(dir.join("tokenizer.json")).expect("a file");
+        write(dir, &whole[..whole.len() / 2]);
+        envoy
+    };
+    refused(spoil, "tokenizer.json cannot be read: EOF while parsing");
+}
+
+#[test]
+fn a_file_that_is_missing_is_named_and_traffic_goes_on() {
+    let spoil = |_: &Path, envoy: Builder| envoy.plugin("/tokenizers/0/path", json!("/other/"));
+    refused(spoil, "GET /other/tokenizer.json from \"tokenizers\": answered 404");
+}
+
+#[test]
+fn a_file_that_is_too_large_is_named_and_traffic_goes_on() {
+    let spoil = |dir: &Path, envoy: Builder| {
+        write(dir, &vec![b' '; 33 << 20]);
+        envoy
+    };
+    // Envoy's own limit, below the filter's.
+    refused(spoil, "over Envoy's http.async_response_buffer_limit");
 }
 
 #[test]

@@ -185,7 +185,10 @@ impl Delivery {
             b"200" => host.answer_body(file.max_bytes() + 1).map_err(|error| error.to_string()),
             // Not every model has one.
             b"404" if file == File::Config => Ok(b"{}".to_vec()),
-            b"" => Err("no answer".to_owned()),
+            // Envoy drops what is over its own limit, and says no more.
+            b"" => Err("no answer in time, or one over Envoy's http.async_response_buffer_limit (a runtime key; 32 MiB \
+                        where it isn't set)"
+                .to_owned()),
             status => Err(format!("answered {}", String::from_utf8_lossy(status))),
         };
         let what = format!("GET {}{} from {:?}", remote.path, file.name(), remote.cluster);
