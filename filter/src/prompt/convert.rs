@@ -3,8 +3,8 @@
 //! Takes files of any age: pairs of merges as `"a b"` or `["a", "b"]`, and whatever else the `tokenizers` crate knows how to
 //! bring up to date.
 
+use super::frame::{Added, Frame};
 use super::image::{EMPTY, Image, Merge, Parts};
-use super::tokenizer::{Added, Frame};
 use hashbrown::HashMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};

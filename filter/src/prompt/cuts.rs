@@ -14,7 +14,7 @@
 //! before it. So words before the place don't depend on what is behind it, nor the other way round. Composition (NFC) has
 //! nothing to compose there either. Any other pattern or normalizer: no cut.
 
-use super::tokenizer::Added;
+use super::frame::Added;
 use serde_json::Value;
 
 /// Alternatives of patterns that don't mind the cut.

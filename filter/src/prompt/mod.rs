@@ -16,6 +16,7 @@ mod cuts;
 pub mod delivery;
 mod dialect;
 mod exact;
+mod frame;
 mod image;
 mod marks;
 mod segments;
