@@ -149,6 +149,8 @@ fn a_tokenizer_s_cluster_must_be_there() {
         "{}",
         report(&other)
     );
+    let built_in = text.replace(r#""cluster": "tokenizers", "path": "/qwen3/""#, r#""built_in": "qwen3""#);
+    assert!(report(&built_in).contains(r#""qwen3" must be in the module"#), "{}", report(&built_in));
 }
 
 #[test]

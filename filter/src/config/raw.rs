@@ -66,7 +66,7 @@ impl RawTokenizer {
         32 << 20
     }
 
-    /// Two to four milliseconds of a worker's time.
+    /// Two to four milliseconds of a worker's time for natural text.
     fn max_new_bytes() -> usize {
         128 << 10
     }

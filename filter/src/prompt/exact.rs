@@ -209,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn long_words_count_for_more() {
+        let extent = |text: String, most| {
+            cut(Endpoint::Completions, &json!({"prompt": text}).to_string(), most).map(|(_, extent)| extent)
+        };
+        // Without a place to cut at; the same bytes in short words and in long ones.
+        assert_eq!(extent("wordword1".repeat(1000), 20_000), Ok(Extent::Whole));
+        assert_eq!(extent(format!("{}1", "w".repeat(999)).repeat(9), 20_000), Ok(Extent::Start));
+        assert_eq!(extent(format!("{}1", "w".repeat(999)).repeat(9), 80_000), Ok(Extent::Whole));
+        assert!(extent("w".repeat(20_000), 80_000).unwrap_err().contains("a word of 20000 bytes"));
+    }
+
+    #[test]
     fn what_is_not_in_the_body_has_no_tokens() {
         for (endpoint, body, cause) in [
             (Endpoint::Responses, r#"{"input": "a", "previous_response_id": "r"}"#, "previous_response_id"),

@@ -19,7 +19,7 @@ use tokenizers::vocab::bucket_added_vocabulary::AddedVocabulary;
 const CUT_AFTER: usize = 8192;
 /// A longer word takes more time and memory than it should. No text has one, but for what isn't text.
 const LONGEST_WORD: usize = 16 << 10;
-/// Words from here on take [`SLOWER`] times as long for each byte.
+/// Words from here on take [`SLOWER`] times as long for each byte as those of natural text, which are mostly remembered.
 const LONG_WORD: usize = 256;
 const SLOWER: usize = 8;
 
@@ -84,8 +84,8 @@ pub struct Tokenizer {
     cut_after: Option<usize>,
     scratch: PreTokenizerScratch,
     words: Vec<Span>,
-    /// Bytes that as many as were tokenized in long words stand for, beside their own.
-    slow: usize,
+    /// Bytes that may still be tokenized for this text, of which long words take several times their own.
+    left: usize,
 }
 
 impl fmt::Debug for Tokenizer {
@@ -118,7 +118,7 @@ impl Tokenizer {
             cut_after: cuts::are_safe(&frame.rest, &frame.added).then_some(CUT_AFTER),
             scratch: PreTokenizerScratch::default(),
             words: Vec::new(),
-            slow: 0,
+            left: 0,
         })
     }
 
@@ -154,6 +154,7 @@ impl Tokenizer {
     /// Where the text can't be normalized or cut, or has a word of more than 16 KiB.
     pub fn encode(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
         let mut place = Place::default();
+        self.left = usize::MAX;
         while let Some(part) = self.next_part(text, &mut place) {
             self.tokenize_part(text, part, out)?;
         }
@@ -167,7 +168,7 @@ impl Tokenizer {
     /// As [`Tokenizer::encode`]; the chain is then of no use.
     pub fn chain(&mut self, text: &str, most_new: usize, chain: &mut ChainBuilder) -> Result<Extent, String> {
         let (mut place, mut parts, mut ids) = (Place::default(), Vec::new(), Vec::new());
-        let mut left = most_new;
+        self.left = most_new;
         loop {
             // As many parts as are worth remembering together.
             parts.clear();
@@ -186,13 +187,14 @@ impl Tokenizer {
                 chain.go_on(added);
                 continue;
             }
-            let Some(rest) = left.checked_sub(piece.len()) else { return Ok(Extent::Start) };
+            let Some(left) = self.left.checked_sub(piece.len()) else { return Ok(Extent::Start) };
+            self.left = left;
             ids.clear();
-            self.slow = 0;
             for part in &parts {
-                self.tokenize_part(text, *part, &mut ids)?;
+                if self.tokenize_part(text, *part, &mut ids)? == Extent::Start {
+                    return Ok(Extent::Start);
+                }
             }
-            left = rest.saturating_sub(self.slow);
             let before = chain.len();
             chain.push_tokens(&ids);
             if let Some(key) = key {
@@ -223,15 +225,16 @@ impl Tokenizer {
         Some(Part { start, end, token })
     }
 
-    fn tokenize_part(&mut self, text: &str, part: Part, out: &mut Vec<u32>) -> Result<(), String> {
-        self.tokenize(text.get(part.start..part.end).unwrap_or_default(), part.start, out)?;
+    fn tokenize_part(&mut self, text: &str, part: Part, out: &mut Vec<u32>) -> Result<Extent, String> {
+        let extent = self.tokenize(text.get(part.start..part.end).unwrap_or_default(), part.start, out)?;
         out.extend(part.token);
-        Ok(())
+        Ok(extent)
     }
 
-    /// Appends the tokens of a text without added tokens, which begins at byte `offset`.
-    fn tokenize(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<(), String> {
-        let Self { rest, added, marks_are_letters, vocabulary, scratch, words, slow, .. } = self;
+    /// Appends the tokens of a text without added tokens, which begins at byte `offset`; not all of them where its words take
+    /// longer than is [left](Self::left).
+    fn tokenize(&mut self, text: &str, offset: usize, out: &mut Vec<u32>) -> Result<Extent, String> {
+        let Self { rest, added, marks_are_letters, vocabulary, scratch, words, left, .. } = self;
         let normal =
             normalize_all(rest.get_normalizers(), text, offset).map_err(|error| error.to_string())?;
         for segment in SpecialSegmentIterator::new(&normal, added, true, false) {
@@ -247,7 +250,10 @@ impl Tokenizer {
                         let word = text.as_bytes().get(word.range()).unwrap_or_default();
                         match word.len() {
                             0..LONG_WORD => {}
-                            bytes @ ..=LONGEST_WORD => *slow += bytes * (SLOWER - 1),
+                            bytes @ ..=LONGEST_WORD => match left.checked_sub(bytes * (SLOWER - 1)) {
+                                Some(rest) => *left = rest,
+                                None => return Ok(Extent::Start),
+                            },
                             bytes => return Err(format!("a word of {bytes} bytes")),
                         }
                         vocabulary.encode(word, out);
@@ -255,6 +261,6 @@ impl Tokenizer {
                 }
             }
         }
-        Ok(())
+        Ok(Extent::Whole)
     }
 }

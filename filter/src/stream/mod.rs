@@ -175,19 +175,19 @@ impl Stream {
         let exact =
             Exact { request, bytes, delivery, settings, now: host.now(), outcome: RefCell::default() };
         let flow = self.decide(host, Some(&exact));
-        let (prompt, step_down) = match exact.outcome.into_inner() {
+        let (by_tokens, step_down) = match exact.outcome.into_inner() {
             Outcome::Unasked => return flow,
-            Outcome::Exact => ("tokens", None),
+            Outcome::Exact => (true, None),
             Outcome::Cut => {
                 let why = format!("more than {} bytes of it are new", settings.max_new_bytes);
-                ("tokens", Some((Metric::PromptCut, why)))
+                (true, Some((Metric::PromptCut, why)))
             }
             Outcome::NotReady => {
-                ("text", Some((Metric::TokenizerNotReady, "the tokenizer is not loaded".to_owned())))
+                (false, Some((Metric::TokenizerNotReady, "the tokenizer is not loaded".to_owned())))
             }
-            Outcome::NotFollowed(why) => ("text", Some((Metric::NotFollowed, why))),
+            Outcome::NotFollowed(why) => (false, Some((Metric::NotFollowed, why))),
         };
-        if prompt == "tokens" {
+        if by_tokens {
             plugin.count(host, Metric::ByTokens);
         }
         let (metric, why) = step_down.unzip();
@@ -195,7 +195,7 @@ impl Stream {
             plugin.count(host, metric);
         }
         if let Some(explanation) = &mut self.explanation {
-            explanation.prompt = Some(prompt);
+            explanation.prompt = Some(if by_tokens { "tokens" } else { "text" });
             explanation.step_down = why;
         }
         flow

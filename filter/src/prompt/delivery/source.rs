@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Where both files of a model are.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// At a server.
     Fetched(Remote),
@@ -13,7 +13,7 @@ pub enum Source {
 }
 
 /// Files that Envoy reaches.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
     /// An Envoy cluster.
     pub cluster: String,
