@@ -19,7 +19,7 @@ impl Body for Prompt {
     }
 
     fn chain(&self, _size: BlockSize) -> Chain {
-        Chain { hashes: self.0.clone() }
+        Chain { hashes: self.0.clone(), cached: Vec::new() }
     }
 }
 
@@ -27,7 +27,7 @@ impl Body for Prompt {
 struct Ready(Matches);
 
 impl Residency for Ready {
-    fn depths(&self, _chain: &[BlockHash], out: &mut Matches) {
+    fn depths(&self, _chain: &Chain, out: &mut Matches) {
         out.clone_from(&self.0);
     }
 }

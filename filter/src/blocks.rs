@@ -12,15 +12,57 @@
 //!
 //! A last block that isn't full has no link: it will be another block once the conversation goes on.
 //!
-//! Not every link is kept. The first 64 are; after them every second one, and the distance doubles every 32 that are kept. So
-//! no distance is larger than 1/32 of what precedes it: what a match may miss is little beside what it found, and a prompt of
-//! 400 KB has 210 hashes to look up, record and age instead of 1,562 in blocks of 256 bytes, or 6,250 in blocks of 16 tokens.
-//! Which links are kept depends on their number alone. Each kept hash is *worth* the blocks that it stands for.
+//! Not every link is kept of what a router guesses. The first 64 are; after them every second one, and the distance doubles every
+//! 32 that are kept. So no distance is larger than 1/32 of what precedes it: what a match may miss is little beside what it
+//! found, and a prompt of 400 KB has 210 hashes to look up, record and age instead of 1,562 in blocks of 256 bytes, or 6,250 in
+//! blocks of 16 tokens. Which links are kept depends on their number alone. Each kept hash is *worth* the blocks that it
+//! stands for.
+//!
+//! What an engine says of its own cache, by KV events, is block by block: of tokens, every link has a name too. The lowest two
+//! bits of a name say which [`Kind`] it is of, so that one index holds all.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Name of a prefix of a prompt: the link of its last block.
+/// Name of a prefix of a prompt: the link of its last block, with a [`Kind`] in the lowest bits.
 pub type BlockHash = u64;
+
+/// Bits of a name that say its kind.
+const KIND: u64 = 0b11;
+
+/// What is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A prefix as text that was sent to a pod, or a session.
+    Text,
+    /// A prefix as tokens that was sent to a pod.
+    Tokens,
+    /// A block of tokens that an engine said it holds.
+    Cached,
+}
+
+impl Kind {
+    /// All kinds, in the order of [`Kind::index`].
+    pub const ALL: [Self; 3] = [Self::Text, Self::Tokens, Self::Cached];
+
+    /// The kind of a name.
+    pub const fn of(name: BlockHash) -> Self {
+        match name & KIND {
+            0 => Self::Text,
+            1 => Self::Tokens,
+            _ => Self::Cached,
+        }
+    }
+
+    /// The name of this kind for a link.
+    pub const fn name(self, link: u64) -> BlockHash {
+        link & !KIND | self as u64
+    }
+
+    /// Below the number of kinds.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
 
 /// Kept links after which their distance doubles, from twice as many on.
 const GROUP: u32 = 32;
@@ -78,42 +120,57 @@ impl Default for BlockSize {
     }
 }
 
-/// The hashes of a prompt, shortest prefix first.
+/// The names of a prompt's prefixes, shortest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// Each [worth](worth_of) its blocks.
+    /// Those that are kept, each [worth](worth_of) its blocks: of [`Kind::Text`] or [`Kind::Tokens`].
     pub hashes: Vec<BlockHash>,
+    /// Every block, as [`Kind::Cached`]; none of a text.
+    pub cached: Vec<BlockHash>,
+}
+
+impl Chain {
+    /// Whole blocks of the prompt, as far as they are known.
+    pub fn blocks(&self) -> u32 {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        worth(number(self.hashes.len())).max(number(self.cached.len()))
+    }
+
+    /// Whether the prompt has no whole block.
+    pub fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    /// Forgets all of it, keeping the buffers.
+    pub fn clear(&mut self) {
+        self.hashes.clear();
+        self.cached.clear();
+    }
 }
 
 /// What a piece of a prompt added to a chain, and where it left the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added {
-    hashes: Box<[BlockHash]>,
-    end: End,
+    links: Box<[u64]>,
+    end: u64,
     partial: Box<[u8]>,
 }
 
 impl Added {
     /// Bytes of it, beside its own.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.hashes) + self.partial.len()
+        size_of_val(&*self.links) + self.partial.len()
     }
-}
-
-/// Where a chain stands after its last block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct End {
-    link: u64,
-    /// Blocks until a link is kept again.
-    until_kept: usize,
 }
 
 /// Builds a [`Chain`] from pieces of a canonical form. Where the pieces are cut makes no difference.
 #[derive(Debug)]
 pub struct ChainBuilder {
+    kind: Kind,
     size: usize,
-    end: End,
-    hashes: Vec<BlockHash>,
+    /// The last link, or the seed.
+    end: u64,
+    links: Vec<u64>,
     /// Bytes of the block that the last piece left unfinished.
     partial: Vec<u8>,
 }
@@ -121,17 +178,18 @@ pub struct ChainBuilder {
 impl ChainBuilder {
     /// A chain for a prompt of `bytes` bytes in canonical form. `bytes` only reserves memory.
     pub fn new(seed: u64, size: BlockSize, bytes: usize) -> Self {
-        Self::with_size(seed, size.bytes(), bytes)
+        Self::with_size(Kind::Text, seed, size.bytes(), bytes)
     }
 
     /// A chain for `tokens` token ids, in blocks of `block` tokens.
     pub fn tokens(seed: u64, block: usize, tokens: usize) -> Self {
-        Self::with_size(seed, block.max(1) * size_of::<u32>(), tokens * size_of::<u32>())
+        let size = block.max(1) * size_of::<u32>();
+        Self::with_size(Kind::Tokens, seed, size, tokens * size_of::<u32>())
     }
 
-    fn with_size(seed: u64, size: usize, bytes: usize) -> Self {
-        let hashes = Vec::with_capacity(most_hashes(bytes / size));
-        Self { size, end: End { link: seed, until_kept: 1 }, hashes, partial: Vec::with_capacity(size) }
+    fn with_size(kind: Kind, seed: u64, size: usize, bytes: usize) -> Self {
+        let links = Vec::with_capacity(bytes / size);
+        Self { kind, size, end: seed, links, partial: Vec::with_capacity(size) }
     }
 
     /// Takes the next token ids.
@@ -155,53 +213,49 @@ impl ChainBuilder {
                 return self.partial.extend_from_slice(piece);
             };
             self.partial.extend_from_slice(head);
-            self.append(link(self.end.link, &self.partial));
+            self.append(xxh3_64(&self.partial));
             self.partial.clear();
             piece = rest;
         }
         while let Some((block, rest)) = piece.split_at_checked(self.size) {
-            self.append(link(self.end.link, block));
+            self.append(xxh3_64(block));
             piece = rest;
         }
         self.partial.extend_from_slice(piece);
     }
 
-    fn append(&mut self, link: u64) {
-        self.end.link = link;
-        self.end.until_kept -= 1;
-        if self.end.until_kept == 0 {
-            self.hashes.push(link);
-            self.end.until_kept = worth_of(u32::try_from(self.hashes.len()).unwrap_or(u32::MAX));
-        }
+    fn append(&mut self, digest: u64) {
+        self.end = link(self.end, digest);
+        self.links.push(self.end);
     }
 
     /// What the next bytes will be chained to, and in which blocks: equal marks go on equally. `seed`: whoever knows it could
     /// make equal ones on purpose.
     pub fn mark(&self, seed: u64) -> u64 {
-        let state = [self.size as u64, self.end.until_kept as u64, self.end.link];
+        let state = [self.size as u64, self.end];
         let state = state.iter().fold(seed, |seed, value| xxh3_64_with_seed(&value.to_le_bytes(), seed));
         xxh3_64_with_seed(&self.partial, state)
     }
 
-    /// Hashes so far.
+    /// Links so far.
     pub fn len(&self) -> usize {
-        self.hashes.len()
+        self.links.len()
     }
 
-    /// Whether there is no hash yet.
+    /// Whether there is no link yet.
     pub fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
+        self.links.is_empty()
     }
 
-    /// What was added after the first `before` hashes, to be [added](Self::go_on) to an equal chain another time.
+    /// What was added after the first `before` links, to be [added](Self::go_on) to an equal chain another time.
     pub fn since(&self, before: usize) -> Added {
-        let hashes = self.hashes.get(before..).unwrap_or_default();
-        Added { hashes: hashes.into(), end: self.end, partial: self.partial.as_slice().into() }
+        let links = self.links.get(before..).unwrap_or_default();
+        Added { links: links.into(), end: self.end, partial: self.partial.as_slice().into() }
     }
 
     /// Adds what was added before to a chain that stood at the same [mark](Self::mark).
     pub fn go_on(&mut self, added: &Added) {
-        self.hashes.extend_from_slice(&added.hashes);
+        self.links.extend_from_slice(&added.links);
         self.end = added.end;
         self.partial.clear();
         self.partial.extend_from_slice(&added.partial);
@@ -209,21 +263,51 @@ impl ChainBuilder {
 
     /// The chain of all that was pushed.
     pub fn finish(self) -> Chain {
-        Chain { hashes: self.hashes }
+        let Self { kind, mut links, .. } = self;
+        let kept = (1..).map_while(|depth| links.get(worth(depth) as usize - 1));
+        let hashes = kept.map(|link| kind.name(*link)).collect();
+        match kind {
+            Kind::Text => links = Vec::new(),
+            Kind::Tokens | Kind::Cached => {
+                links.iter_mut().for_each(|link| *link = Kind::Cached.name(*link));
+            }
+        }
+        Chain { hashes, cached: links }
     }
 }
 
-/// At least as many hashes as are kept of so many blocks.
-fn most_hashes(blocks: usize) -> usize {
-    let group = GROUP as usize;
-    match blocks.checked_div(2 * group).and_then(usize::checked_ilog2) {
-        None => blocks,
-        Some(doublings) => group * (doublings as usize + 3),
-    }
+/// The link of a block after the link before it, or after the seed. `digest` is the xxh3 of the block's bytes.
+pub fn link(previous: u64, digest: u64) -> u64 {
+    xxh3_64_with_seed(&digest.to_le_bytes(), previous)
 }
 
-fn link(previous: u64, block: &[u8]) -> BlockHash {
-    xxh3_64_with_seed(&xxh3_64(block).to_le_bytes(), previous)
+/// The digest of a block of tokens, as [`link`] takes it. `bytes` is a buffer.
+pub fn digest(tokens: &[u32], bytes: &mut Vec<u8>) -> u64 {
+    bytes.clear();
+    bytes.extend(tokens.iter().flat_map(|id| id.to_le_bytes()));
+    xxh3_64(bytes)
+}
+
+/// What separates the caches of equal token ids in one engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Apart<'a> {
+    /// The model, or in vLLM the LoRA adapter, as requests name it.
+    pub model: Option<&'a str>,
+    /// SGLang's `lora_path`, in JSON.
+    pub lora: Option<&'a [u8]>,
+    /// The salt of a tenant.
+    pub salt: Option<&'a str>,
+    /// SGLang's `extra_key`, in JSON.
+    pub extra_key: Option<&'a [u8]>,
+}
+
+impl Apart<'_> {
+    /// The seed of a chain of blocks of so many tokens.
+    pub fn seed(&self, block_tokens: usize) -> u64 {
+        let size = (block_tokens as u64).to_le_bytes();
+        let [model, salt] = [self.model, self.salt].map(|name| name.map(str::as_bytes));
+        seed(&[Some(b"ids"), Some(&size), model, self.lora, salt, self.extra_key])
+    }
 }
 
 /// Seed of a chain from what separates prompts besides their bytes: an absent field differs from an empty one, and bytes
@@ -249,7 +333,7 @@ mod tests {
         let mut kept = Vec::new();
         let mut at = 1;
         while let Some(link) = links.get(at) {
-            kept.push(*link);
+            kept.push(*link & !3);
             at += match kept.len() {
                 0..64 => 1,
                 n => 1 << (n / 32 - 1),
@@ -314,10 +398,21 @@ mod tests {
         let chain = |parts: &[&[u32]]| {
             let mut builder = ChainBuilder::tokens(9, 16, ids.len());
             parts.iter().for_each(|part| builder.push_tokens(part));
-            builder.finish().hashes
+            builder.finish()
         };
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        assert_eq!(chain(&[&ids]), literal(9, 64, &bytes));
+        let kept: Vec<_> = literal(9, 64, &bytes).iter().map(|name| Kind::Tokens.name(*name)).collect();
+        assert_eq!(chain(&[&ids]).hashes, kept);
+        // Every block, linked as whoever hears of it one by one links it.
+        let (mut buffer, mut end) = (Vec::new(), 9);
+        let each: Vec<_> = ids
+            .chunks_exact(16)
+            .map(|block| {
+                end = link(end, digest(block, &mut buffer));
+                Kind::Cached.name(end)
+            })
+            .collect();
+        assert_eq!((chain(&[&ids]).cached, chain(&[&ids]).blocks()), (each, 300));
         let (a, b) = ids.split_at(777);
         assert_eq!(chain(&[a, b]), chain(&[&ids]));
     }
@@ -347,12 +442,12 @@ mod tests {
     fn memory_is_reserved_once() {
         for bytes in [0, 255, 16_384, 100_000, 3_000_000] {
             let mut builder = ChainBuilder::new(0, BlockSize::default(), bytes);
-            let reserved = (builder.hashes.capacity(), builder.partial.capacity());
+            let reserved = (builder.links.capacity(), builder.partial.capacity());
             for piece in vec![0; bytes].chunks(1000) {
                 builder.push(piece);
             }
-            assert_eq!((builder.hashes.capacity(), builder.partial.capacity()), reserved, "{bytes} bytes");
-            assert!(builder.hashes.len() + 64 >= reserved.0, "{bytes} bytes");
+            assert_eq!((builder.links.capacity(), builder.partial.capacity()), reserved, "{bytes} bytes");
+            assert_eq!(builder.links.len(), reserved.0, "{bytes} bytes");
         }
     }
 

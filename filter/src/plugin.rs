@@ -1,11 +1,11 @@
 //! One plugin configuration in one VM: what its streams share.
 
-use crate::blocks;
+use crate::blocks::{self, Chain};
 use crate::config::{self, Router, Settings, TokenizerSettings};
 use crate::fleet::Fleet;
 use crate::guard::Guard;
 use crate::host::{Host, Level};
-use crate::index::{BlockHash, Depths, Index, IndexSettings, MAX_SLOTS, PodRef};
+use crate::index::{Depths, Index, IndexSettings, MAX_SLOTS, PodRef, PodSet};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{Matches, PodState, Positions, Residency};
 use crate::pods::Health;
@@ -160,7 +160,7 @@ impl Plugin {
     pub fn tokenizer_of(&self, model: Option<&str>) -> Option<(&TokenizerSettings, &RefCell<Delivery>)> {
         let settings = &self.router.settings().tokenizers;
         let at = match model {
-            Some(model) => settings.iter().position(|one| one.models.iter().any(|name| name == model))?,
+            Some(model) => settings.iter().position(|one| one.serves(model))?,
             None if settings.len() == 1 => 0,
             None => return None,
         };
@@ -245,14 +245,22 @@ pub struct Located<'a> {
 }
 
 impl Residency for Located<'_> {
-    fn depths(&self, chain: &[BlockHash], out: &mut Matches) {
+    fn depths(&self, chain: &Chain, out: &mut Matches) {
         let Ok(places) = self.plugin.places.try_borrow() else { return };
+        let positions = |slots: &PodSet| {
+            let found = slots.iter().filter_map(|slot| places.positions.get(slot.index()).copied().flatten());
+            found.collect::<Positions>()
+        };
         let mut depths = Depths::default();
-        self.index.depths(chain, &mut depths);
-        for (depth, slots) in &depths.steps {
-            let positions =
-                slots.iter().filter_map(|slot| places.positions.get(slot.index()).copied().flatten());
-            out.push(*depth, positions.collect::<Positions>());
+        self.index.depths(&chain.hashes, &mut depths);
+        let guessed = depths.steps.iter().map(|(depth, slots)| (blocks::worth(*depth), positions(slots)));
+        if !self.index.knows_cached() {
+            guessed.for_each(|(depth, pods)| out.push(depth, pods));
+            return;
         }
+        let mut groups: Vec<_> = guessed.collect();
+        self.index.depths(&chain.cached, &mut depths);
+        groups.extend(depths.steps.iter().map(|(depth, slots)| (*depth, positions(slots))));
+        *out = Matches::deepest(&mut groups);
     }
 }

@@ -248,7 +248,7 @@ fn turns_of_a_real_conversation_meet_and_tenants_with_other_salts_do_not() {
             .decide(profile, &desk.states, &desk.index, &mut desk.slots, &mut desk.scratch)
             .unwrap();
         if keep {
-            desk.index.store(decision.pod, &desk.slots.chain);
+            desk.index.store(decision.pod, &desk.slots.chain.hashes);
         }
         decision
     };

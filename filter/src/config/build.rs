@@ -2,8 +2,8 @@
 
 use super::mistake::Mistakes;
 use super::pods::build_pods;
-use super::raw::{RawBy, RawConfig, RawProfile, RawRouting, RawSelect, RawTokenizer};
-use super::router::{Router, Routing, Settings, TokenizerSettings};
+use super::raw::{RawBy, RawConfig, RawKvEvents, RawProfile, RawRouting, RawSelect, RawTokenizer};
+use super::router::{KvEventsSettings, Router, Routing, Settings, TokenizerSettings};
 use super::select::{PathPattern, Rule};
 use crate::blocks::BlockSize;
 use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
@@ -99,6 +99,23 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
         routing: routing(&raw.routing, mistakes),
         debug_header: raw.debug_header.as_ref().map(|name| name.to_ascii_lowercase()),
         tokenizers: tokenizers(&raw.tokenizers, mistakes),
+        kv_events: kv_events(&raw.kv_events, mistakes),
+    }
+}
+
+fn kv_events(raw: &RawKvEvents, mistakes: &mut Mistakes) -> KvEventsSettings {
+    within("kv_events.max_message_bytes", raw.max_message_bytes, 64 << 10, 64 << 20, mistakes);
+    within("kv_events.cache_blocks", raw.cache_blocks, 1000, 16_000_000, mistakes);
+    let plain =
+        |token: &String| (16..=4096).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
+    if raw.token.as_ref().is_some_and(|token| !plain(token)) {
+        mistakes.add("kv_events.token", "is no token; give 16 to 4096 printable characters without spaces");
+    }
+    KvEventsSettings {
+        pod_by: raw.pod_by,
+        token: raw.token.clone(),
+        max_message_bytes: raw.max_message_bytes,
+        cache_blocks: raw.cache_blocks,
     }
 }
 
@@ -113,8 +130,12 @@ fn tokenizers(raw: &[RawTokenizer], mistakes: &mut Mistakes) -> Vec<TokenizerSet
         if raw.models.is_empty() {
             mistakes.add(at("models"), "is empty; name the models, as requests do");
         }
-        for model in &raw.models {
-            if named.contains(&model.as_str()) {
+        for (alias, model) in raw.aliases.iter().filter(|(_, model)| !raw.models.contains(model)) {
+            mistakes
+                .add(at("aliases"), format!("{alias:?} stands for {model:?}, which is none of the models"));
+        }
+        for model in raw.models.iter().map(String::as_str).chain(raw.aliases.iter().map(|(alias, _)| alias)) {
+            if named.contains(&model) {
                 mistakes.add(at("models"), format!("{model:?} has a tokenizer already"));
             }
             named.push(model);
@@ -125,6 +146,7 @@ fn tokenizers(raw: &[RawTokenizer], mistakes: &mut Mistakes) -> Vec<TokenizerSet
         within(&at("max_new_bytes"), raw.max_new_bytes, 16 << 10, 8 << 20, mistakes);
         TokenizerSettings {
             models: raw.models.clone(),
+            aliases: raw.aliases.iter().map(|(alias, model)| (alias.to_owned(), model.clone())).collect(),
             source: source(raw, &at, mistakes),
             block_tokens: raw.block_tokens,
             memory_bytes: raw.memory_bytes,

@@ -15,4 +15,4 @@ pub use build::{MAX_CONFIG_BYTES, load};
 pub use entries::Entries;
 pub use mistake::{Mistake, Mistakes};
 pub use raw::{RawPart, RawProfile};
-pub use router::{HeaderLookup, Router, Routing, Settings, TokenizerSettings};
+pub use router::{HeaderLookup, KvEventsSettings, PodBy, Router, Routing, Settings, TokenizerSettings};

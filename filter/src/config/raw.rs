@@ -1,6 +1,7 @@
 //! The configuration as written. Unknown and doubled fields are refused; ranges and references are checked in `build`.
 
 use super::entries::Entries;
+use super::router::PodBy;
 use crate::blocks::BlockSize;
 use crate::request::Limits;
 use serde::Deserialize;
@@ -29,6 +30,24 @@ pub struct RawConfig {
     pub debug_header: Option<String>,
     #[serde(default)]
     pub tokenizers: Vec<RawTokenizer>,
+    #[serde(default)]
+    pub kv_events: RawKvEvents,
+}
+
+/// How engines tell what they hold.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawKvEvents {
+    pub pod_by: PodBy,
+    pub token: Option<String>,
+    pub max_message_bytes: usize,
+    pub cache_blocks: usize,
+}
+
+impl Default for RawKvEvents {
+    fn default() -> Self {
+        Self { pod_by: PodBy::Topic, token: None, max_message_bytes: 8 << 20, cache_blocks: 262_144 }
+    }
 }
 
 /// Where the tokenizer of some models is to be had.
@@ -36,6 +55,8 @@ pub struct RawConfig {
 #[serde(deny_unknown_fields)]
 pub struct RawTokenizer {
     pub models: Vec<String>,
+    #[serde(default)]
+    pub aliases: Entries<String>,
     #[serde(default)]
     pub cluster: Option<String>,
     #[serde(default)]

@@ -6,6 +6,7 @@ use crate::pipeline::{Decision, PodState, Profile, Refused, Residency, Scratch, 
 use crate::pods::Pod;
 use crate::prompt::delivery::Source;
 use crate::request::Limits;
+use std::collections::BTreeMap;
 
 /// Looks up a request header by its lower-case name.
 pub type HeaderLookup<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
@@ -40,13 +41,53 @@ pub struct Settings {
     pub debug_header: Option<String>,
     /// Tokenizers of models whose prompts are compared as tokens.
     pub tokenizers: Vec<TokenizerSettings>,
+    /// How engines tell what they hold.
+    pub kv_events: KvEventsSettings,
+}
+
+/// How engines tell what they hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvEventsSettings {
+    /// What says which pod speaks.
+    pub pod_by: PodBy,
+    /// What a request that brings events must bear as its token, if it must.
+    pub token: Option<String>,
+    /// Longest message that is taken.
+    pub max_message_bytes: usize,
+    /// Most blocks of one cache that are known by the engine's names.
+    pub cache_blocks: usize,
+}
+
+/// What says which pod speaks on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PodBy {
+    /// The topic of each message, `kv@POD@MODEL`.
+    Topic,
+    /// The address that the connection comes from.
+    Address,
+}
+
+impl TokenizerSettings {
+    /// Whether a request for this model is this tokenizer's.
+    pub fn serves(&self, model: &str) -> bool {
+        self.aliases.contains_key(model) || self.models.iter().any(|name| name == model)
+    }
+
+    /// The model that a request for `model` is answered by. Engines take requests that name none as for their first.
+    pub fn model<'a>(&'a self, model: Option<&'a str>) -> Option<&'a str> {
+        let Some(model) = model else { return self.models.first().map(String::as_str) };
+        Some(self.aliases.get(model).map_or(model, String::as_str))
+    }
 }
 
 /// The tokenizer of some models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerSettings {
-    /// Names by which requests ask for these models.
+    /// Names by which requests ask for these models. Each has a cache of its own, as vLLM's LoRA adapters do.
     pub models: Vec<String>,
+    /// Other names of these models.
+    pub aliases: BTreeMap<String, String>,
     /// Where its files are.
     pub source: Source,
     /// Tokens in a block of the engine's cache.

@@ -10,9 +10,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use super::table::Node;
+use super::table::{Node, worth_at};
 use super::{BlockHash, MAX_SLOTS, SHARDS, Slot, Stored, Table};
-use crate::blocks::worth_of;
+use crate::blocks::Kind;
 
 /// `touched` and hash of a leaf; the least touched first, and by hash among equals.
 type Leaf = Reverse<(u32, BlockHash)>;
@@ -43,11 +43,11 @@ impl Goal {
     }
 }
 
-/// For each pod its leaves, the longest untouched first.
+/// For each pod and kind of block its leaves, the longest untouched first.
 #[derive(Debug)]
 pub struct Aging {
-    /// By slot. Every leaf of a pod has a record; not every record is a leaf's.
-    leaves: Vec<BinaryHeap<Leaf>>,
+    /// By slot and kind. Every leaf of a pod has a record; not every record is a leaf's.
+    leaves: Vec<[BinaryHeap<Leaf>; Kind::ALL.len()]>,
 }
 
 impl Default for Aging {
@@ -60,13 +60,13 @@ impl Aging {
     /// For an empty table.
     #[must_use]
     pub fn new() -> Self {
-        Self { leaves: vec![BinaryHeap::new(); MAX_SLOTS] }
+        Self { leaves: vec![Default::default(); MAX_SLOTS] }
     }
 
     /// Reads the leaves of every pod from a table. Scans it whole.
     #[must_use]
     pub fn of(table: &Table) -> Self {
-        let mut found = vec![Vec::new(); MAX_SLOTS];
+        let mut found = vec![<[Vec<Leaf>; Kind::ALL.len()]>::default(); MAX_SLOTS];
         for entry in (0..SHARDS).flat_map(|shard| table.trees.shard(shard)) {
             let node = table.trees.node(entry.index);
             let mut held = entry.pods.stored(table.trees.sets());
@@ -77,12 +77,13 @@ impl Aging {
                 held = held.minus(&table.trees.find(child.hash).pods.stored(table.trees.sets()));
             }
             for slot in held.iter() {
-                if let Some(leaves) = found.get_mut(slot.index()) {
+                let kinds = found.get_mut(slot.index());
+                if let Some(leaves) = kinds.and_then(|kinds| kinds.get_mut(Kind::of(node.hash).index())) {
                     leaves.push(Reverse((node.touched, node.hash)));
                 }
             }
         }
-        Self { leaves: found.into_iter().map(BinaryHeap::from).collect() }
+        Self { leaves: found.into_iter().map(|kinds| kinds.map(BinaryHeap::from)).collect() }
     }
 
     /// Notes what a [`Table::store`] did. Call it after.
@@ -93,41 +94,55 @@ impl Aging {
         }
         // Where blocks are missing in between, any may be a leaf.
         let first = if done.refused == 0 { hashes.len().saturating_sub(1) } else { 0 };
-        let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
-        leaves.extend(hashes.iter().skip(first).map(|&hash| Reverse((touched, hash))));
-        if leaves.len() > 2 * table.held_by(slot) + SLACK {
-            sweep(leaves, table, slot);
+        let Some(kinds) = self.leaves.get_mut(slot.index()) else { return };
+        for &hash in hashes.iter().skip(first) {
+            push(kinds, Reverse((touched, hash)));
+        }
+        for (leaves, kind) in kinds.iter_mut().zip(Kind::ALL) {
+            if leaves.len() > 2 * table.held_of(slot, kind) + SLACK {
+                sweep(leaves, table, slot);
+            }
         }
     }
 
     /// Notes what [`Table::remove`] is about to be called with. Call it before: blocks before removed ones become leaves.
     pub fn removing(&mut self, table: &Table, slot: Slot, hashes: &[BlockHash]) {
-        let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
-        let mut bared = None;
+        let Some(kinds) = self.leaves.get_mut(slot.index()) else { return };
+        let mut bared: Option<Leaf> = None;
         for &hash in hashes.iter().filter(|&&hash| table.trees.stores(hash, slot)) {
             // In a chain that goes from its tail, only the last one's parent stays.
-            leaves.extend(bared.take().filter(|&Reverse((_, parent))| parent != hash));
+            if let Some(leaf) = bared.take().filter(|&Reverse((_, parent))| parent != hash) {
+                push(kinds, leaf);
+            }
             let node = table.trees.node(table.trees.find(hash).index);
             let parent = table.trees.node(node.parent);
             bared = (node.follows(&parent) && table.trees.stores(parent.hash, slot))
                 .then_some(Reverse((parent.touched, parent.hash)));
         }
-        leaves.extend(bared);
+        if let Some(leaf) = bared {
+            push(kinds, leaf);
+        }
     }
 
     /// Forgets a slot whose column is wiped.
     pub fn forget(&mut self, slot: Slot) {
-        if let Some(leaves) = self.leaves.get_mut(slot.index()) {
-            *leaves = BinaryHeap::new();
+        if let Some(kinds) = self.leaves.get_mut(slot.index()) {
+            *kinds = Default::default();
         }
     }
 
-    /// Appends to `out` the blocks of the pod that were longest untouched, each chain from its tail, so that no block
+    /// Appends to `out` the blocks of the pod, of one kind, that were longest untouched, each chain from its tail, so that no block
     /// goes before a block after it. Fewer than the goal only where the pod holds fewer.
     ///
     /// Nothing is removed: append them to the log; until they are removed, the next call names them again.
-    pub fn oldest(&mut self, table: &Table, slot: Slot, goal: Goal, out: &mut Vec<BlockHash>) {
-        self.collect(table, slot, None, goal, out);
+    pub fn oldest(
+        &mut self,
+        table: &Table,
+        (slot, kind): (Slot, Kind),
+        goal: Goal,
+        out: &mut Vec<BlockHash>,
+    ) {
+        self.collect(table, (slot, kind), None, goal, out);
     }
 
     /// The same for at most `count` blocks of chains that were last touched before `before`, in seconds of the log's
@@ -135,30 +150,32 @@ impl Aging {
     pub fn expired(
         &mut self,
         table: &Table,
-        slot: Slot,
+        (slot, kind): (Slot, Kind),
         before: u32,
         count: usize,
         out: &mut Vec<BlockHash>,
     ) {
-        self.collect(table, slot, Some(before), Goal::blocks(count), out);
+        self.collect(table, (slot, kind), Some(before), Goal::blocks(count), out);
     }
 
     /// Bytes allocated.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let records: usize = self.leaves.iter().map(BinaryHeap::capacity).sum();
-        records * size_of::<Leaf>() + self.leaves.capacity() * size_of::<BinaryHeap<Leaf>>()
+        let records: usize = self.leaves.iter().flatten().map(BinaryHeap::capacity).sum();
+        records * size_of::<Leaf>()
+            + self.leaves.capacity() * size_of::<[BinaryHeap<Leaf>; Kind::ALL.len()]>()
     }
 
     fn collect(
         &mut self,
         table: &Table,
-        slot: Slot,
+        (slot, kind): (Slot, Kind),
         before: Option<u32>,
         goal: Goal,
         out: &mut Vec<BlockHash>,
     ) {
-        let Some(leaves) = self.leaves.get_mut(slot.index()) else { return };
+        let kinds = self.leaves.get_mut(slot.index());
+        let Some(leaves) = kinds.and_then(|kinds| kinds.get_mut(kind.index())) else { return };
         let mut kept = Vec::new();
         let mut going = BTreeSet::new();
         let mut worth = 0;
@@ -185,12 +202,20 @@ impl Aging {
                     break;
                 }
                 going.insert(node.hash);
-                worth += worth_of(node.depth);
+                worth += worth_at(node.hash, node.depth);
                 out.push(node.hash);
                 node = table.trees.node(node.parent);
             }
         }
         leaves.extend(kept);
+    }
+}
+
+/// Records a leaf among those of its kind.
+fn push(kinds: &mut [BinaryHeap<Leaf>; Kind::ALL.len()], leaf: Leaf) {
+    let Reverse((_, hash)) = leaf;
+    if let Some(leaves) = kinds.get_mut(Kind::of(hash).index()) {
+        leaves.push(leaf);
     }
 }
 
@@ -223,6 +248,10 @@ mod tests {
         None => panic!("below the bound"),
     };
 
+    fn text(n: u64) -> BlockHash {
+        Kind::Text.name(n << 2)
+    }
+
     /// A table and its ageing, as a replica keeps them together.
     struct Replica {
         table: Table,
@@ -242,25 +271,31 @@ mod tests {
             hashes: &[BlockHash],
             touched: u32,
         ) {
-            let done = self.table.store(slot, parent, depth, hashes, touched);
-            self.aging.stored(&self.table, slot, hashes, touched, done);
+            let hashes: Vec<_> = hashes.iter().map(|n| text(*n)).collect();
+            let done = self.table.store(slot, parent.map(text), depth, &hashes, touched);
+            self.aging.stored(&self.table, slot, &hashes, touched, done);
         }
 
         fn remove(&mut self, slot: Slot, hashes: &[BlockHash]) {
-            self.aging.removing(&self.table, slot, hashes);
-            self.table.remove(slot, hashes);
+            let hashes: Vec<_> = hashes.iter().map(|n| text(*n)).collect();
+            self.aging.removing(&self.table, slot, &hashes);
+            self.table.remove(slot, &hashes);
+        }
+
+        fn touch(&mut self, n: u64, touched: u32) -> bool {
+            self.table.touch(text(n), touched)
         }
 
         fn oldest(&mut self, count: usize) -> Vec<BlockHash> {
             let mut out = Vec::new();
-            self.aging.oldest(&self.table, POD, Goal::blocks(count), &mut out);
-            out
+            self.aging.oldest(&self.table, (POD, Kind::Text), Goal::blocks(count), &mut out);
+            out.iter().map(|hash| hash >> 2).collect()
         }
 
         fn expired(&mut self, before: u32, count: usize) -> Vec<BlockHash> {
             let mut out = Vec::new();
-            self.aging.expired(&self.table, POD, before, count, &mut out);
-            out
+            self.aging.expired(&self.table, (POD, Kind::Text), before, count, &mut out);
+            out.iter().map(|hash| hash >> 2).collect()
         }
     }
 
@@ -292,9 +327,9 @@ mod tests {
         replica.store(POD, None, 0, &[1, 2, 3], 10);
         replica.store(POD, None, 0, &[11, 12], 20);
         // A prefix alone is in use: the tail goes, the prefix waits its turn.
-        assert!(replica.table.touch(2, 30));
+        assert!(replica.touch(2, 30));
         assert_eq!(replica.oldest(9), [3, 12, 11, 2, 1]);
-        assert!(replica.table.touch(3, 40));
+        assert!(replica.touch(3, 40));
         assert_eq!(replica.oldest(9), [12, 11, 3, 2, 1]);
     }
 
@@ -306,7 +341,7 @@ mod tests {
         assert_eq!(replica.expired(10, 9), [0u64; 0]);
         assert_eq!(replica.expired(11, 9), [2, 1]);
         assert_eq!(replica.expired(11, 1), [2]);
-        assert!(replica.table.touch(2, 15));
+        assert!(replica.touch(2, 15));
         assert_eq!(replica.expired(11, 9), [0u64; 0]);
         assert_eq!(replica.expired(99, 9), [2, 1, 11]);
     }
@@ -316,10 +351,10 @@ mod tests {
         let mut replica = Replica::new();
         let chain: Vec<BlockHash> = (1..=100).map(|n| 2 * n).collect();
         replica.store(POD, None, 0, &chain, 10);
-        assert_eq!(replica.table.worth_of(POD), 64 + 32 * 2 + 4 * 4);
+        assert_eq!(replica.table.worth_of(POD, Kind::Text), 64 + 32 * 2 + 4 * 4);
         let mut oldest = |goal| {
             let mut out = Vec::new();
-            replica.aging.oldest(&replica.table, POD, goal, &mut out);
+            replica.aging.oldest(&replica.table, (POD, Kind::Text), goal, &mut out);
             out.len()
         };
         assert_eq!(oldest(Goal { blocks: 0, worth: 17, most: 99 }), 5);
@@ -327,7 +362,7 @@ mod tests {
         assert_eq!(oldest(Goal { blocks: 7, worth: 17, most: 3 }), 3);
         assert_eq!(oldest(Goal { blocks: 0, worth: 0, most: 9 }), 0);
         replica.remove(POD, &chain);
-        assert_eq!(replica.table.worth_of(POD), 0);
+        assert_eq!(replica.table.worth_of(POD, Kind::Text), 0);
     }
 
     #[test]
@@ -341,7 +376,7 @@ mod tests {
         assert_eq!(replica.table.held_by(other), 3);
         replica.aging.forget(other);
         let mut out = Vec::new();
-        replica.aging.oldest(&replica.table, other, Goal::blocks(9), &mut out);
+        replica.aging.oldest(&replica.table, (other, Kind::Text), Goal::blocks(9), &mut out);
         assert_eq!(out, [0u64; 0]);
     }
 
@@ -353,7 +388,11 @@ mod tests {
             replica.store(POD, None, 0, &[1, 2, 3], turn);
             replica.remove(POD, &[3]);
         }
-        assert!(replica.aging.memory_bytes() < 16_384 + 1000 * 16, "{}", replica.aging.memory_bytes());
+        assert!(
+            replica.aging.memory_bytes() < MAX_SLOTS * 72 + 1000 * 16,
+            "{}",
+            replica.aging.memory_bytes()
+        );
         assert_eq!(replica.oldest(9), [2, 1]);
     }
 
@@ -392,7 +431,7 @@ mod tests {
         (0..SHARDS)
             .flat_map(|shard| table.shard(shard))
             .filter(|block| block.stored.contains(POD))
-            .map(|block| (block.hash, (block.parent, block.touched)))
+            .map(|block| (block.hash >> 2, (block.parent.map(|parent| parent >> 2), block.touched)))
             .collect()
     }
 
@@ -416,7 +455,7 @@ mod tests {
                 (index, 1..3) if n > 0 => Some(index.index(n)),
                 _ => n.checked_sub(1),
             };
-            let names: Vec<BlockHash> = (0..).filter(|&hash| Table::shard_of(hash) % 64 == 3).take(40).collect();
+            let names: Vec<BlockHash> = (0..).filter(|&n| Table::shard_of(text(n)) % 64 == 3).take(40).collect();
             let name = |n: usize| names[n];
             let other = Slot::new(4).unwrap();
             // Four shards that do not take all, so that blocks are refused in the middle of a chain, too.
@@ -436,7 +475,7 @@ mod tests {
                         replica.remove(if pod { POD } else { other }, &hashes);
                     }
                     Op::Touch { block } => {
-                        replica.table.touch(name(block), time);
+                        replica.touch(name(block), time);
                     }
                     Op::Rebuild => replica.aging = Aging::of(&replica.table),
                 }

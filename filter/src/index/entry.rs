@@ -7,7 +7,7 @@ use super::wire::{self, Put};
 pub const MAX_ENTRY: usize = 8 * 1024;
 
 /// Format of entries, checkpoints and ledgers. It is part of every key, so that another build's are never read.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 
 /// Where [`Draft::stamp`] writes: behind the checksum and the format.
 const STAMP: usize = wire::SEAL + 1;

@@ -128,6 +128,24 @@ impl Index {
         }
     }
 
+    /// Says of which pods this VM knows by events what they hold. Others learn it with the next ledger.
+    pub fn set_exact(&mut self, exact: PodSet) {
+        self.load.set_exact(exact);
+    }
+
+    /// Of which pods this VM or another living one knows by events what they hold.
+    #[must_use]
+    pub fn exact(&self) -> PodSet {
+        self.load.exact(self.life().unwrap_or(NOBODY))
+    }
+
+    /// Whether any engine said what it holds, so that [`Index::depths`] can answer for names of
+    /// [`Kind::Cached`](crate::blocks::Kind::Cached).
+    #[must_use]
+    pub fn knows_cached(&self) -> bool {
+        self.replica().table().cached() > 0
+    }
+
     /// How many leading blocks of the chain each pod holds. Nobody holds anything while [`Standing::Loading`].
     pub fn depths(&self, chain: &[BlockHash], out: &mut Depths) {
         match self.standing() {
@@ -282,7 +300,8 @@ impl Index {
     fn decide(&mut self, host: &impl Host, ledgers_are_known: bool) {
         let wall = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
         self.follower.replica.begin_aging();
-        let mut deltas = Housekeeping::blocks(&mut self.follower.replica, &self.settings);
+        let exact = self.exact();
+        let mut deltas = Housekeeping::blocks(&mut self.follower.replica, &self.settings, &exact);
         let aged: usize = deltas.iter().map(|delta| delta.hashes().len()).sum();
         let in_use = self.life().map(|life| self.load.in_use(life).union(&self.own_slots()));
         if let (true, Some(in_use), Some(housekeeping)) = (ledgers_are_known, in_use, &mut self.housekeeping)

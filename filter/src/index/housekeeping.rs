@@ -4,6 +4,7 @@
 
 use super::roster::SlotState;
 use super::{BlockHash, Delta, Goal, IndexSettings, MAX_SLOTS, PodRef, PodSet, Replica, Slot};
+use crate::blocks::Kind;
 
 /// Ticks after which a pod that no living VM's configuration names has left.
 const UNUSED_TICKS: u32 = 100;
@@ -11,6 +12,8 @@ const UNUSED_TICKS: u32 = 100;
 const FREED_AFTER: u32 = 30;
 /// Seconds without an entry after which one is appended for the clock alone.
 const CLOCK_SECONDS: u32 = 5;
+/// Seconds for which a guess about a pod that says itself what it holds is kept: prompts are computed and told of by then.
+const GUESS_SECONDS: u32 = 15;
 /// Most blocks that are removed in one tick.
 const MOST_AGED: usize = 8192;
 
@@ -52,10 +55,13 @@ impl Housekeeping {
         deltas
     }
 
-    /// Blocks to remove: of pods that hold more than their share, those that nobody used for long, and the oldest of the
-    /// pod that holds most while the whole index is nearly full.
-    pub(crate) fn blocks(replica: &mut Replica, settings: &IndexSettings) -> Vec<Delta> {
-        let before = replica.clock().saturating_sub(settings.ttl_seconds);
+    /// Blocks to remove: of pods that hold more than their share, those that nobody used for long, and the oldest of
+    /// whatever there is most of while the whole index is nearly full.
+    ///
+    /// The pods of `exact` say themselves what they hold, so what is known of them by events stays, and what was guessed of
+    /// them goes as soon as events should have confirmed it.
+    pub(crate) fn blocks(replica: &mut Replica, settings: &IndexSettings, exact: &PodSet) -> Vec<Delta> {
+        let clock = replica.clock();
         let Some((table, roster, aging)) = replica.aging() else { return Vec::new() };
         let mut left = MOST_AGED;
         let mut deltas = Vec::new();
@@ -66,17 +72,26 @@ impl Housekeeping {
         };
         let comfortable = settings.max_blocks - settings.max_blocks / 16;
         let excess = table.len().saturating_sub(comfortable);
-        let largest = roster.active().iter().max_by_key(|slot| table.held_by(*slot));
-        for slot in roster.active().iter() {
+        let of_active = || roster.active().iter().flat_map(|slot| Kind::ALL.map(|kind| (slot, kind)));
+        let largest = of_active().max_by_key(|(slot, kind)| table.held_of(*slot, *kind));
+        for (slot, kind) in of_active() {
+            let (worth, ttl) = match (kind, exact.contains(slot)) {
+                (Kind::Cached, true) => (0, u32::MAX),
+                (Kind::Tokens, true) => (table.worth_of(slot, kind), GUESS_SECONDS.min(settings.ttl_seconds)),
+                _ => (table.worth_of(slot, kind), settings.ttl_seconds),
+            };
             let over = Goal {
-                blocks: if Some(slot) == largest { excess } else { 0 },
-                worth: table.worth_of(slot).saturating_sub(settings.pod_blocks),
+                blocks: if Some((slot, kind)) == largest { excess } else { 0 },
+                worth: worth.saturating_sub(settings.pod_blocks),
                 most: left,
             };
             let mut hashes = Vec::new();
-            match over {
-                Goal { blocks: 0, worth: 0, .. } => aging.expired(table, slot, before, left, &mut hashes),
-                _ => aging.oldest(table, slot, over, &mut hashes),
+            match (over, clock.checked_sub(ttl)) {
+                (Goal { blocks: 0, worth: 0, .. }, Some(before)) => {
+                    aging.expired(table, (slot, kind), before, left, &mut hashes);
+                }
+                (Goal { blocks: 0, worth: 0, .. }, None) => {}
+                _ => aging.oldest(table, (slot, kind), over, &mut hashes),
             }
             left = left.saturating_sub(hashes.len());
             remove(roster.at(slot), hashes);

@@ -6,11 +6,12 @@
 //! does to a block may depend on the block's own shard, the pods and the clock, and on nothing else: not on how far a
 //! wipe happens to have got in this VM, nor on the number of blocks in the whole table.
 
+use crate::blocks::Kind;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::roster::{Roster, SlotState};
 use super::wire::{Put, Reader};
-use super::{Aging, Delta, Entry, PodRef, PodSet, SHARDS, Slot, Table};
+use super::{Aging, BlockHash, Delta, Entry, PodRef, PodSet, SHARDS, Slot, Table};
 
 /// The log's clock goes forward by at most this many seconds with one entry, whatever the wall clock did.
 const LONGEST_STEP: u32 = 10;
@@ -185,10 +186,11 @@ impl Replica {
                 }
             }
             Delta::Removed { pod, hashes } if self.roster.is_active(*pod) => {
-                if let Some(aging) = &mut self.aging {
-                    aging.removing(&self.table, pod.slot, hashes);
-                }
-                self.table.remove(pod.slot, hashes);
+                self.remove(pod.slot, hashes);
+                // What an engine no longer holds nobody needs to guess.
+                let cached = hashes.iter().filter(|hash| Kind::of(**hash) == Kind::Cached);
+                let guesses: Vec<_> = cached.map(|hash| Kind::Tokens.name(*hash)).collect();
+                self.remove(pod.slot, &guesses);
             }
             Delta::Touched { pod, leaf } if self.roster.is_active(*pod) => {
                 self.table.touch(*leaf, self.clock);
@@ -209,6 +211,13 @@ impl Replica {
             Delta::Routed { pod } if self.roster.is_active(*pod) => {}
             _ => self.counts.stale_deltas += 1,
         }
+    }
+
+    fn remove(&mut self, slot: Slot, hashes: &[BlockHash]) {
+        if let Some(aging) = &mut self.aging {
+            aging.removing(&self.table, slot, hashes);
+        }
+        self.table.remove(slot, hashes);
     }
 
     fn clear(&mut self, slot: Slot) {

@@ -27,7 +27,7 @@ use slab::NIL;
 use trees::Trees;
 
 use super::{MAX_SLOTS, PodSet, Slot};
-use crate::blocks::worth_of;
+use crate::blocks::{Kind, worth_of};
 
 /// Blocks whose memory is fetched together.
 const BATCH: usize = 32;
@@ -50,6 +50,8 @@ pub struct Table {
     /// By slot.
     pods: Vec<Held>,
     max_per_shard: usize,
+    /// Blocks of [`Kind::Cached`], each counted for each pod.
+    cached: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,7 +65,32 @@ struct Shard {
 struct Held {
     stored: usize,
     visible: usize,
+    /// By kind.
+    kinds: [OfKind; Kind::ALL.len()],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct OfKind {
+    stored: usize,
     worth: usize,
+}
+
+impl Held {
+    fn count(&mut self, hash: BlockHash, depth: u32, add: bool) {
+        let step = |count: &mut usize, by: usize| {
+            *count = if add { count.saturating_add(by) } else { count.saturating_sub(by) };
+        };
+        step(&mut self.stored, 1);
+        if let Some(of_kind) = self.kinds.get_mut(Kind::of(hash).index()) {
+            step(&mut of_kind.stored, 1);
+            step(&mut of_kind.worth, worth_at(hash, depth));
+        }
+    }
+}
+
+/// Blocks of the configured size that a block stands for.
+pub(super) fn worth_at(hash: BlockHash, depth: u32) -> usize {
+    if Kind::of(hash) == Kind::Cached { 1 } else { worth_of(depth) }
 }
 
 impl Table {
@@ -75,6 +102,7 @@ impl Table {
             shards: vec![Shard::default(); SHARDS],
             pods: vec![Held::default(); MAX_SLOTS],
             max_per_shard: max_blocks.div_ceil(SHARDS),
+            cached: 0,
         }
     }
 
@@ -189,8 +217,8 @@ impl Table {
         self.trees.assign(block.hash, &pair);
         for slot in block.stored.iter() {
             let Some(pod) = self.pods.get_mut(slot.index()) else { continue };
-            pod.stored += 1;
-            pod.worth += worth_of(block.depth);
+            pod.count(block.hash, block.depth, true);
+            self.cached += usize::from(Kind::of(block.hash) == Kind::Cached);
             if pair.visible.contains(slot) {
                 pod.visible += 1;
                 pod.visible += self.trees.spread(index, slot, true, pod.stored - pod.visible);
@@ -223,10 +251,46 @@ impl Table {
         self.pods.get(slot.index()).map_or(0, |pod| pod.stored)
     }
 
-    /// How much text they stand for, in blocks of the configured size: see [`crate::blocks`].
+    /// How many blocks of a kind a pod holds.
     #[must_use]
-    pub fn worth_of(&self, slot: Slot) -> usize {
-        self.pods.get(slot.index()).map_or(0, |pod| pod.worth)
+    pub fn held_of(&self, slot: Slot, kind: Kind) -> usize {
+        self.of_kind(slot, kind).stored
+    }
+
+    /// How much of a prompt they stand for, in blocks of the configured size: see [`crate::blocks`].
+    #[must_use]
+    pub fn worth_of(&self, slot: Slot, kind: Kind) -> usize {
+        self.of_kind(slot, kind).worth
+    }
+
+    fn of_kind(&self, slot: Slot, kind: Kind) -> OfKind {
+        self.pods.get(slot.index()).and_then(|pod| pod.kinds.get(kind.index())).copied().unwrap_or_default()
+    }
+
+    /// How many blocks of [`Kind::Cached`] pods hold, each counted for each pod.
+    #[must_use]
+    pub fn cached(&self) -> usize {
+        self.cached
+    }
+
+    /// How many leading blocks of `chain`, which is a path, a pod holds.
+    #[must_use]
+    pub fn depth_of(&self, slot: Slot, chain: &[BlockHash]) -> usize {
+        let is_visible = |hash: &BlockHash, depth: usize| {
+            let entry = self.trees.find(*hash);
+            entry.pods.of(slot, self.trees.sets()) == Some(true)
+                && self.trees.node(entry.index).depth as usize == depth
+        };
+        // Whatever is visible at its depth has all before it visible.
+        let (mut low, mut high) = (0, chain.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match chain.get(middle).is_some_and(|hash| is_visible(hash, middle)) {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low
     }
 
     /// Bytes allocated.
@@ -290,8 +354,8 @@ impl Table {
             shard.blocks += 1;
         }
         if let Some(pod) = self.pods.get_mut(slot.index()) {
-            pod.stored += 1;
-            pod.worth += worth_of(depth);
+            pod.count(entry.hash, depth, true);
+            self.cached += usize::from(Kind::of(entry.hash) == Kind::Cached);
             if visible {
                 pod.visible += 1;
                 pod.visible += self.trees.spread(entry.index, slot, true, pod.stored - pod.visible);
@@ -305,8 +369,8 @@ impl Table {
         let entry = self.trees.find(hash);
         let state = entry.pods.of(slot, self.trees.sets());
         let (Some(visible), Some(pod)) = (state, self.pods.get_mut(slot.index())) else { return false };
-        pod.stored -= 1;
-        pod.worth -= worth_of(self.trees.node(entry.index).depth);
+        pod.count(hash, self.trees.node(entry.index).depth, false);
+        self.cached = self.cached.saturating_sub(usize::from(Kind::of(hash) == Kind::Cached));
         if visible {
             pod.visible -= 1;
             pod.visible -= self.trees.spread(entry.index, slot, false, pod.visible);

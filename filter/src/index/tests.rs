@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
+use crate::blocks::Kind;
 use crate::host::fake::{FakeHost, FakeShared, Moment};
 use crate::host::{Expect, SharedData};
 
@@ -192,12 +193,13 @@ fn what_is_unused_or_too_much_is_removed() {
     let settings = IndexSettings { pod_blocks: 10, ttl_seconds: 60, ring: 256, ..small() };
     let mut vm = Vm::new(&shared, &settings);
     vm.tick();
-    vm.store("pod-a", &[1, 2, 3, 4, 5, 6]);
+    let [old, new] =
+        [[1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]].map(|chain| chain.map(|n| Kind::Text.name(n << 2)));
+    vm.store("pod-a", &old);
     vm.host.state.borrow_mut().now += Duration::from_secs(5);
-    vm.store("pod-a", &[11, 12, 13, 14, 15, 16]);
+    vm.store("pod-a", &new);
     vm.tick();
-    let depths =
-        |vm: &Vm| (vm.depth("pod-a", &[1, 2, 3, 4, 5, 6]), vm.depth("pod-a", &[11, 12, 13, 14, 15, 16]));
+    let depths = |vm: &Vm| (vm.depth("pod-a", &old), vm.depth("pod-a", &new));
     assert_eq!(depths(&vm), (4, 6), "the older chain lost its tail");
     for _ in 0..650 {
         vm.tick();
@@ -248,4 +250,46 @@ fn a_full_ring_drops_and_goes_on() {
         vm.tick();
     }
     assert_eq!(vm.index.append(&vm.host, &routed, OnUnseen::Go), Appended::Done);
+}
+
+#[test]
+fn what_pods_say_of_themselves_stays_and_guesses_about_them_pass() {
+    let shared = FakeShared::default();
+    let settings = IndexSettings { pod_blocks: 4, ttl_seconds: 3600, ring: 512, ..small() };
+    let mut vm = Vm::new(&shared, &settings);
+    vm.tick();
+    let names = |kind: Kind| [4, 8, 12, 16, 20, 24].map(|link| kind.name(link));
+    vm.index.set_exact([vm.pod("pod-a").slot].into_iter().collect());
+    for kind in Kind::ALL {
+        vm.store("pod-a", &names(kind));
+        vm.store("pod-b", &names(kind));
+    }
+    vm.tick();
+    let depths = |vm: &Vm, pod: &str| Kind::ALL.map(|kind| vm.depth(pod, &names(kind)));
+    assert_eq!(depths(&vm, "pod-a"), [4, 4, 6], "its cache is as large as it says");
+    assert_eq!(depths(&vm, "pod-b"), [4, 4, 4]);
+    vm.host.state.borrow_mut().now += Duration::from_secs(9);
+    vm.tick();
+    assert_eq!(depths(&vm, "pod-a"), [4, 4, 6], "the prompt may still be computed");
+    for _ in 0..100 {
+        vm.tick();
+    }
+    assert_eq!(depths(&vm, "pod-a"), [4, 0, 6]);
+    assert_eq!(depths(&vm, "pod-b"), [4, 4, 4]);
+    // The VM that was told is gone.
+    vm.index.set_exact(PodSet::EMPTY);
+    vm.tick();
+    assert_eq!(depths(&vm, "pod-a"), [4, 0, 4]);
+}
+
+#[test]
+fn what_a_pod_no_longer_holds_is_not_guessed_either() {
+    let shared = FakeShared::default();
+    let mut vm = Vm::new(&shared, &small());
+    vm.tick();
+    let names = |kind: Kind| [4, 8, 12].map(|link| kind.name(link));
+    Kind::ALL.iter().for_each(|kind| vm.store("pod-a", &names(*kind)));
+    let removed = Delta::Removed { pod: vm.pod("pod-a"), hashes: vec![Kind::Cached.name(8)] };
+    assert_eq!(vm.index.append(&vm.host, &[removed], OnUnseen::Go), Appended::Done);
+    assert_eq!(Kind::ALL.map(|kind| vm.depth("pod-a", &names(kind))), [3, 1, 1]);
 }

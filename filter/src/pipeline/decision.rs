@@ -59,11 +59,9 @@ pub struct Decision {
     /// Position of the pod that serves.
     pub pod: usize,
     pub(super) order: Order,
-    /// Blocks of the chain that this pod is thought to hold.
-    pub depth: u32,
-    /// The same, each with the blocks that it stands for.
+    /// Blocks of the prompt that this pod is thought to hold.
     pub matched: u32,
-    /// Blocks that the whole chain stands for.
+    /// Blocks of the whole prompt.
     pub blocks: u32,
     /// Weighted sum of its scores.
     pub score: f32,

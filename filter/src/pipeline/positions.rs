@@ -33,7 +33,12 @@ impl Positions {
         Self(std::array::from_fn(|i| self.0.get(i).unwrap_or(&0) & other.0.get(i).unwrap_or(&0)))
     }
 
-    /// What is in either.
+    /// What is in this and not in the other.
+    pub fn minus(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|i| self.0.get(i).unwrap_or(&0) & !other.0.get(i).unwrap_or(&0)))
+    }
+
+    /// Positions in either.
     pub fn union(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|i| self.0.get(i).unwrap_or(&0) | other.0.get(i).unwrap_or(&0)))
     }

@@ -6,7 +6,6 @@ use super::positions::Positions;
 use super::residency::Residency;
 use super::rng::Rng;
 use super::slots::{SlotId, Slots};
-use crate::blocks;
 use crate::pods::Pod;
 
 /// A checked and built profile. Its parts read only slots that earlier ones write.
@@ -142,13 +141,11 @@ impl Profile {
         self.picker.pick(&view, &among, totals, rng, &mut order);
         let pod =
             order.as_slice().first().map(|pod| usize::from(*pod)).ok_or(Refused { filter: "picker" })?;
-        let depth = view.slots.residency.depth(pod);
         Ok(Decision {
             pod,
             order,
-            depth,
-            matched: blocks::worth(depth),
-            blocks: view.slots.prompt_worth(),
+            matched: view.slots.residency.depth(pod),
+            blocks: view.slots.chain.blocks(),
             score: totals.get(pod).copied().unwrap_or(0.0),
             relaxed,
         })

@@ -3,7 +3,7 @@
 
 use super::positions::Positions;
 use super::residency::Matches;
-use crate::blocks::{self, BlockHash};
+use crate::blocks::{BlockHash, Chain};
 use std::fmt;
 
 /// Names of slots, for declarations.
@@ -70,8 +70,8 @@ pub struct Slots {
     pub turn: u64,
     /// The model that the body asked for; filled before the first part, where the body is read.
     pub model: Option<String>,
-    /// [`SlotId::Chain`], shortest prefix first. Empty without a prompt of at least one block.
-    pub chain: Vec<BlockHash>,
+    /// [`SlotId::Chain`]. Empty without a prompt of at least one block.
+    pub chain: Chain,
     /// [`SlotId::Residency`].
     pub residency: Matches,
     /// [`SlotId::Session`]: the block that stands for the session in the index. `None` where the request names none.
@@ -83,11 +83,6 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Blocks that the whole chain stands for.
-    pub fn prompt_worth(&self) -> u32 {
-        blocks::worth(u32::try_from(self.chain.len()).unwrap_or(u32::MAX))
-    }
-
     /// Empties every slot for the next request, keeping buffers.
     pub fn clear(&mut self) {
         let Self { turn, model, chain, residency, session, session_pods, hash_key } = self;

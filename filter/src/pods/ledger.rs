@@ -18,6 +18,8 @@ pub struct Ledger {
     pub position: u64,
     /// Slots of the pods that the life's configurations name.
     pub in_use: PodSet,
+    /// Slots of the pods of which the life knows by events what they hold.
+    pub exact: PodSet,
     /// Requests in flight by pod.
     pub in_flight: Vec<(PodRef, u32)>,
 }
@@ -25,11 +27,12 @@ pub struct Ledger {
 impl Ledger {
     /// The bytes of a ledger. What exceeds two entries for each slot is left out.
     pub(super) fn write(&self) -> Vec<u8> {
-        let mut out = wire::begin(96 + self.in_flight.len() * 8);
+        let mut out = wire::begin(160 + self.in_flight.len() * 8);
         out.put_u8(FORMAT);
         out.put_u64(self.life);
         out.put_u64(self.position);
         out.put_u64s(self.in_use.words());
+        out.put_u64s(self.exact.words());
         for (pod, count) in self.in_flight.iter().take(MOST) {
             pod.put(&mut out);
             out.put_u32(*count);
@@ -43,11 +46,12 @@ impl Ledger {
         let mut from = wire::open(bytes)?;
         (from.u8()? == FORMAT).then_some(())?;
         let (life, position) = (from.u64()?, from.u64()?);
-        let in_use = PodSet::from_words(from.u64s(MAX_SLOTS / 64)?.try_into().ok()?);
+        let mut set = || Some(PodSet::from_words(from.u64s(MAX_SLOTS / 64)?.try_into().ok()?));
+        let (in_use, exact) = (set()?, set()?);
         (from.left() <= MOST * 8 && from.left().is_multiple_of(8)).then_some(())?;
         let entry = |from: &mut Reader<'_>| Some((PodRef::read(from)?, from.u32()?));
         let in_flight = (0..from.left() / 8).map(|_| entry(&mut from)).collect::<Option<_>>()?;
-        Some(Self { life, position, in_use, in_flight })
+        Some(Self { life, position, in_use, exact, in_flight })
     }
 }
 
@@ -67,10 +71,10 @@ mod tests {
         fn a_ledger_reads_as_it_was_written(
             life: u64,
             position: u64,
-            words: [u64; 8],
+            words: [[u64; 8]; 2],
             in_flight in prop::collection::vec((pod(), any::<u32>()), 0..1100),
         ) {
-            let mut ledger = Ledger { life, position, in_use: PodSet::from_words(words), in_flight };
+            let mut ledger = Ledger { life, position, in_use: PodSet::from_words(words[0]), exact: PodSet::from_words(words[1]), in_flight };
             let bytes = ledger.write();
             ledger.in_flight.truncate(MOST);
             prop_assert_eq!(Ledger::read(&bytes), Some(ledger));

@@ -53,6 +53,8 @@ pub struct Load {
     routed: BTreeMap<u64, Routed>,
     /// The present generation of each slot, and all requests in flight under it.
     now: Vec<(PodRef, u32)>,
+    /// Slots of pods of which this life knows by events what they hold.
+    exact: PodSet,
     /// The key that this life claimed.
     claimed: Option<usize>,
     unreadable: u64,
@@ -68,6 +70,7 @@ impl Load {
             peers: Vec::new(),
             routed: BTreeMap::new(),
             now: Slot::all().map(|slot| (PodRef { slot, generation: 0 }, 0)).collect(),
+            exact: PodSet::EMPTY,
             claimed: None,
             unreadable: 0,
         }
@@ -159,6 +162,18 @@ impl Load {
             .fold(PodSet::EMPTY, |all, ledger| all.union(&ledger.in_use))
     }
 
+    /// Says of which pods this life knows by events what they hold.
+    pub fn set_exact(&mut self, exact: PodSet) {
+        self.exact = exact;
+    }
+
+    /// Slots of the pods of which this or another living VM knows by events what they hold.
+    #[must_use]
+    pub fn exact(&self, life: u64) -> PodSet {
+        let others = self.live().filter(|ledger| ledger.life != life);
+        others.fold(self.exact, |all, ledger| all.union(&ledger.exact))
+    }
+
     /// A tick of this VM: what did not change by now has been silent for one more. Call it before the tick's
     /// [`Load::refresh`].
     pub fn tick(&mut self) {
@@ -240,7 +255,7 @@ impl Load {
         in_use: PodSet,
     ) -> HostResult<bool> {
         let in_flight = self.own.iter().map(|(pod, count)| (*pod, *count)).collect();
-        let bytes = Ledger { life, position, in_use, in_flight }.write();
+        let bytes = Ledger { life, position, in_use, exact: self.exact, in_flight }.write();
         if let Some(number) = self.claimed {
             let key = keys.ledger(number);
             // Another life may have taken the key over while this one was stalled.

@@ -2,7 +2,7 @@
 
 use super::delivery::{Delivery, Loaded};
 use super::{Extent, dialect};
-use crate::blocks::{self, BlockSize, Chain, ChainBuilder};
+use crate::blocks::{Apart, BlockSize, Chain, ChainBuilder};
 use crate::config::TokenizerSettings;
 use crate::pipeline::Body;
 use crate::request::{Prompt, Request, tree, unescaped};
@@ -68,21 +68,16 @@ impl Body for Exact<'_> {
 
 impl Exact<'_> {
     fn builder(&self) -> ChainBuilder {
-        let [model, salt] =
-            [&self.request.model, &self.request.cache_salt].map(|name| name.as_deref().map(str::as_bytes));
         let block_tokens = self.settings.block_tokens;
-        let size = (block_tokens as u64).to_le_bytes();
         // Chats and completions of equal tokens share blocks, as they do in the engine.
-        let seed = blocks::seed(&[
-            Some(b"ids"),
-            Some(&size),
-            model,
-            self.request.lora,
-            salt,
-            self.request.extra_key,
-        ]);
+        let apart = Apart {
+            model: self.settings.model(self.request.model.as_deref()),
+            lora: self.request.lora,
+            salt: self.request.cache_salt.as_deref(),
+            extra_key: self.request.extra_key,
+        };
         // Two bytes make a token at the least, mostly three or four.
-        ChainBuilder::tokens(seed, block_tokens, self.bytes.len() / 3)
+        ChainBuilder::tokens(apart.seed(block_tokens), block_tokens, self.bytes.len() / 3)
     }
 
     /// The chain of the prompt's tokens, or why they can't be known.
@@ -128,6 +123,7 @@ mod tests {
     use super::*;
     use crate::request::{Endpoint, Limits, parse};
     use serde_json::json;
+    use std::collections::BTreeMap;
 
     fn loaded() -> Loaded {
         let vocab: serde_json::Map<_, _> =
@@ -148,6 +144,7 @@ mod tests {
         let source = Source::BuiltIn(String::new());
         let settings = TokenizerSettings {
             models: Vec::new(),
+            aliases: BTreeMap::new(),
             source: source.clone(),
             block_tokens: 4,
             memory_bytes: 0,
@@ -180,7 +177,7 @@ mod tests {
         assert_eq!(extent, Extent::Start);
         // Two parts of 8 KiB and a little, in blocks of four tokens of a byte each.
         assert_eq!(start, whole[..start.len()]);
-        assert_eq!(start.len(), blocks::depth_within(2 * 8200 / 4));
+        assert_eq!(start.len(), crate::blocks::depth_within(2 * 8200 / 4));
     }
 
     #[test]

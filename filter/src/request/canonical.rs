@@ -39,7 +39,7 @@ use crate::blocks::{self, BlockSize, Chain, ChainBuilder};
 
 /// Chains of different versions must not be compared. Raise it with any change to the form, the seed or
 /// [the hash of a block](crate::blocks).
-pub const FORM_VERSION: u32 = 5;
+pub const FORM_VERSION: u32 = 6;
 
 const TOOLS: &[u8] = b"\x01";
 const MESSAGE: &[u8] = b"\x02";

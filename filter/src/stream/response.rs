@@ -1,10 +1,11 @@
 //! The second half of a stream: who answered, whether what was recorded of it holds, and its end.
 
 use super::Stream;
+use crate::blocks::Chain;
 use crate::config::Routing;
 use crate::fleet::Fleet;
 use crate::host::{Headers, Host};
-use crate::index::{Depths, OnUnseen, PodRef};
+use crate::index::{OnUnseen, PodRef};
 use crate::metrics::Metric;
 use crate::workflow::{Record, Sent, recorded, session, withdrawn};
 
@@ -40,7 +41,7 @@ impl Stream {
         }
         match succeeded {
             // It is in the pod's cache from now on: nothing is left to take back.
-            true => self.slots.chain = Vec::new(),
+            true => self.slots.chain = Chain::default(),
             false => self.withdraw(host, &mut fleet),
         }
     }
@@ -86,7 +87,7 @@ impl Stream {
         let record = pod.filter(|_| sent.record.is_some()).and_then(|pod| self.record_at(host, fleet, pod));
         if let (Some(pod), Some(name)) = (pod, sent.session) {
             let before: Vec<_> = sent.pod.into_iter().collect();
-            let deltas = session(fleet.index.replica(), pod, false, &before, name);
+            let deltas = session(fleet.index.replica(), pod, &before, name);
             let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
         }
         let mut decision = sent.decision;
@@ -96,19 +97,15 @@ impl Stream {
 
     /// Records the chain at a pod that nobody had chosen.
     fn record_at(&self, host: &impl Host, fleet: &mut Fleet, pod: PodRef) -> Option<Record> {
-        let mut depths = Depths::default();
-        fleet.index.depths(&self.slots.chain, &mut depths);
-        let step = depths.steps.iter().find(|(_, pods)| pods.contains(pod.slot));
-        let matched = step.map_or(0, |(depth, _)| *depth as usize);
-        let deltas = recorded(fleet.index.replica(), pod, &self.slots.chain, matched);
+        let (deltas, record) = recorded(fleet.index.replica(), pod, &self.slots.chain.hashes);
         let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
-        Some(Record { pod, matched })
+        Some(record)
     }
 
     /// Takes back what the request was to leave in its pod's cache.
     fn withdraw(&mut self, host: &impl Host, fleet: &mut Fleet) {
         let Some(record) = self.sent.as_mut().and_then(|sent| sent.record.take()) else { return };
-        let deltas = withdrawn(&record, &self.slots.chain);
+        let deltas = withdrawn(&record, &self.slots.chain.hashes);
         if !deltas.is_empty() {
             fleet.metrics.add(host, Metric::Withdrawn, 1);
             let _ = fleet.index.append(host, &deltas, OnUnseen::Go);

@@ -110,15 +110,14 @@ impl<H: Host> Executor<'_, H> {
         let decision = &sent.decision;
         let mut deltas = Vec::new();
         if profile.reads(SlotId::Residency) && !slots.chain.is_empty() {
-            let matched = decision.depth as usize;
-            deltas = record::recorded(replica, pod, &slots.chain, matched);
-            sent.record = Some(Record { pod, matched });
+            let (recorded, record) = record::recorded(replica, pod, &slots.chain.hashes);
+            deltas = recorded;
+            sent.record = Some(record);
         }
         if let (true, Some(session)) = (profile.reads(SlotId::SessionResidency), slots.session) {
             let others = slots.session_pods.iter().filter(|position| *position != decision.pod);
             let others: Vec<_> = others.filter_map(|position| self.plugin.slot_of(position)).collect();
-            let here = slots.session_pods.contains(decision.pod);
-            deltas.extend(record::session(replica, pod, here, &others, session));
+            deltas.extend(record::session(replica, pod, &others, session));
             sent.session = Some(session);
         }
         deltas

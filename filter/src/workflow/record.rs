@@ -10,14 +10,16 @@ const FRESH: u32 = 10;
 pub struct Record {
     /// The pod.
     pub pod: PodRef,
-    /// Blocks of the chain that the pod was thought to hold before.
-    pub matched: usize,
+    /// Hashes of the chain that were recorded of the pod before.
+    pub before: usize,
 }
 
-/// What to append for a request whose chain the pod holds to a depth of `matched`. Nothing, if that is known already.
-pub fn recorded(replica: &Replica, pod: PodRef, chain: &[BlockHash], matched: usize) -> Vec<Delta> {
-    let Some(leaf) = chain.last() else { return Vec::new() };
-    let (held, new) = chain.split_at_checked(matched).unwrap_or((chain, &[]));
+/// What to append for a request that goes to a pod, and what it may have to take back. Nothing, if that is known already.
+pub fn recorded(replica: &Replica, pod: PodRef, chain: &[BlockHash]) -> (Vec<Delta>, Record) {
+    let before = replica.table().depth_of(pod.slot, chain);
+    let record = Record { pod, before };
+    let Some(leaf) = chain.last() else { return (Vec::new(), record) };
+    let (held, new) = chain.split_at_checked(before).unwrap_or((chain, &[]));
     let mut deltas = Vec::new();
     if !new.is_empty() {
         deltas.push(Delta::Stored {
@@ -32,18 +34,12 @@ pub fn recorded(replica: &Replica, pod: PodRef, chain: &[BlockHash], matched: us
     if !deltas.is_empty() {
         deltas.push(Delta::Routed { pod });
     }
-    deltas
+    (deltas, record)
 }
 
-/// What to append for a session that goes to `pod`, which may have it already (`here`), and no longer to `others`.
-pub fn session(
-    replica: &Replica,
-    pod: PodRef,
-    here: bool,
-    others: &[PodRef],
-    session: BlockHash,
-) -> Vec<Delta> {
-    let mut deltas = recorded(replica, pod, &[session], usize::from(here));
+/// What to append for a session that goes to `pod`, and no longer to `others`.
+pub fn session(replica: &Replica, pod: PodRef, others: &[PodRef], session: BlockHash) -> Vec<Delta> {
+    let (mut deltas, _) = recorded(replica, pod, &[session]);
     deltas.extend(others.iter().map(|other| Delta::Removed { pod: *other, hashes: vec![session] }));
     deltas
 }
@@ -51,7 +47,7 @@ pub fn session(
 /// What to append when the request failed: the blocks that it was to bring are not there. Tail first, so that no moment
 /// leaves a hole.
 pub fn withdrawn(record: &Record, chain: &[BlockHash]) -> Vec<Delta> {
-    let new = chain.get(record.matched..).unwrap_or(&[]);
+    let new = chain.get(record.before..).unwrap_or(&[]);
     match new.is_empty() {
         true => Vec::new(),
         false => vec![Delta::Removed { pod: record.pod, hashes: new.iter().rev().copied().collect() }],

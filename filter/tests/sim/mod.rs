@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
-use warmpath::blocks::{BlockHash, BlockSize, Chain};
+use warmpath::blocks::{self, BlockHash, BlockSize, Chain};
 use warmpath::config::{Router, load};
 use warmpath::pipeline::{
     Body, Decision, Input, Matches, PodState, Positions, Residency, Rng, Scratch, Slots,
@@ -50,7 +50,7 @@ impl Body for Ask {
     }
 
     fn chain(&self, _size: BlockSize) -> Chain {
-        Chain { hashes: self.chain.clone() }
+        Chain { hashes: self.chain.clone(), cached: Vec::new() }
     }
 }
 
@@ -71,18 +71,18 @@ impl Index {
 }
 
 impl Residency for Index {
-    fn depths(&self, chain: &[BlockHash], out: &mut Matches) {
+    fn depths(&self, chain: &Chain, out: &mut Matches) {
         // Block by block: who holds this one, and all before it?
         let mut held = Vec::new();
         let mut holders: Positions = (0..warmpath::pods::MAX_PODS).collect();
-        for hash in chain {
+        for hash in &chain.hashes {
             holders = holders.intersect(&self.0.get(hash).copied().unwrap_or_default());
             held.push(holders);
         }
         let mut seen = Positions::default();
         for (i, holders) in held.iter().enumerate().rev() {
             let new: Positions = holders.iter().filter(|pod| !seen.contains(*pod)).collect();
-            out.push(i as u32 + 1, new);
+            out.push(blocks::worth(i as u32 + 1), new);
             seen = seen.union(holders);
         }
     }
@@ -115,7 +115,7 @@ impl Desk {
     pub fn send(&mut self, ask: &Ask) -> usize {
         let decision = self.decide(ask).unwrap();
         self.states[decision.pod].in_flight += 1;
-        let chain = self.slots.chain.clone();
+        let chain = self.slots.chain.hashes.clone();
         self.index.store(decision.pod, &chain);
         if let Some(session) = self.slots.session {
             self.index.store(decision.pod, &[session]);

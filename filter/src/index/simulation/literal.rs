@@ -91,7 +91,8 @@ impl Literal {
                 }
             }
             Delta::Removed { pod, hashes } if self.active(pod) => {
-                self.drop_where(pod.slot.number(), |hash| hashes.contains(&hash));
+                let twin = |hash: BlockHash| hashes.iter().any(|h| h & 3 > 1 && h & !3 | 1 == hash);
+                self.drop_where(pod.slot.number(), |hash| hashes.contains(&hash) || twin(hash));
             }
             Delta::Touched { pod, leaf } if self.active(pod) => {
                 let clock = self.clock;

@@ -1,6 +1,5 @@
 //! Only pods that hold enough of the prompt.
 
-use crate::blocks::worth;
 use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
@@ -48,8 +47,8 @@ impl Filter for PrefixThreshold {
         if view.slots.chain.is_empty() {
             return;
         }
-        let enough = self.min_share * view.slots.prompt_worth() as f32;
-        let warm = view.slots.residency.steps().iter().filter(|(depth, _)| worth(*depth) as f32 >= enough);
+        let enough = self.min_share * view.slots.chain.blocks() as f32;
+        let warm = view.slots.residency.steps().iter().filter(|(depth, _)| *depth as f32 >= enough);
         *kept = kept.intersect(&warm.fold(Positions::default(), |all, (_, pods)| all.union(pods)));
     }
 }

@@ -32,7 +32,7 @@ struct Blocks {
 impl Prepare for Blocks {
     fn prepare(&self, input: &Input<'_>, slots: &mut Slots) {
         if let Some(body) = input.body {
-            slots.chain = body.chain(self.size).hashes;
+            slots.chain = body.chain(self.size);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The session that a request belongs to, and the pods that have served it.
 
 use super::source::{self, Source};
+use crate::blocks::{Chain, Kind};
 use crate::pipeline::part::{Built, Field, Input, Part, Prepare, Site, Stage};
 use crate::pipeline::residency::{Matches, Residency};
 use crate::pipeline::rng::mix;
@@ -57,13 +58,14 @@ impl Part for Session {
 
 impl Prepare for Session {
     fn prepare(&self, input: &Input<'_>, slots: &mut Slots) {
-        slots.session = source::key(&self.from, input, slots).map(|key| mix(key ^ SALT));
+        slots.session = source::key(&self.from, input, slots).map(|key| Kind::Text.name(mix(key ^ SALT)));
     }
 
     fn locate(&self, slots: &mut Slots, index: &dyn Residency) {
         if let Some(session) = slots.session {
             let mut matches = Matches::default();
-            index.depths(&[session], &mut matches);
+            let alone = Chain { hashes: vec![session], cached: Vec::new() };
+            index.depths(&alone, &mut matches);
             slots.session_pods = matches.steps().first().map(|(_, pods)| *pods).unwrap_or_default();
         }
     }

@@ -82,8 +82,8 @@ pub fn key(sources: &[Source], input: &Input<'_>, slots: &Slots) -> Option<u64> 
         Source::User => hash(3, input.body?.user()?.as_bytes()),
         Source::Model => hash(4, slots.model.as_ref()?.as_bytes()),
         Source::Prefix(blocks) => {
-            let depth = blocks::depth_within(*blocks).min(slots.chain.len());
-            slots.chain.get(..depth)?.last().copied()
+            let depth = blocks::depth_within(*blocks).min(slots.chain.hashes.len());
+            slots.chain.hashes.get(..depth)?.last().copied()
         }
     })
 }
@@ -123,7 +123,8 @@ mod tests {
             let header = |name: &str| {
                 headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_bytes().to_vec())
             };
-            let slots = Slots { chain: chain.to_vec(), ..Slots::default() };
+            let chain = blocks::Chain { hashes: chain.to_vec(), cached: Vec::new() };
+            let slots = Slots { chain, ..Slots::default() };
             key(&sources, &Input { header: &header, body: None }, &slots)
         };
         let by_header = key_of(&[("x-session", "1"), ("cookie", "s=2")], &[10]);

@@ -1,6 +1,5 @@
 //! Pods that hold more of the prompt score more.
 
-use crate::blocks;
 use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
@@ -42,14 +41,14 @@ impl Part for Prefix {
 impl Score for Prefix {
     fn score(&self, view: &View<'_>, among: &Positions, scores: &mut [f32]) {
         let steps = view.slots.residency.steps();
-        let total = view.slots.prompt_worth() as f32;
+        let total = view.slots.chain.blocks() as f32;
         // From the deepest step up: its holders get the blocks that only they hold, then those and the next step's
         // holders get the blocks down to the next, and so on to the first block, which all hold.
         let mut holders = Positions::default();
         for (i, (depth, pods)) in steps.iter().enumerate() {
             holders = holders.union(pods);
             let next = steps.get(i + 1).map_or(0, |(depth, _)| *depth);
-            let blocks = blocks::worth(*depth).saturating_sub(blocks::worth(next)) as f32;
+            let blocks = depth.saturating_sub(next) as f32;
             let worth =
                 if self.sharing == 0.0 { blocks } else { blocks / (holders.len() as f32).powf(self.sharing) };
             for pod in holders.intersect(among).iter() {
