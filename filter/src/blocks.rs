@@ -295,8 +295,8 @@ pub struct Apart<'a> {
     pub model: Option<&'a str>,
     /// SGLang's `lora_path`, in JSON.
     pub lora: Option<&'a [u8]>,
-    /// The salt of a tenant.
-    pub salt: Option<&'a str>,
+    /// The xxh3 of a tenant's salt.
+    pub salt: Option<u64>,
     /// SGLang's `extra_key`, in JSON.
     pub extra_key: Option<&'a [u8]>,
 }
@@ -305,7 +305,9 @@ impl Apart<'_> {
     /// The seed of a chain of blocks of so many tokens.
     pub fn seed(&self, block_tokens: usize) -> u64 {
         let size = (block_tokens as u64).to_le_bytes();
-        let [model, salt] = [self.model, self.salt].map(|name| name.map(str::as_bytes));
+        let salt = self.salt.map(u64::to_le_bytes);
+        let salt = salt.as_ref().map(<[u8; 8]>::as_slice);
+        let model = self.model.map(str::as_bytes);
         seed(&[Some(b"ids"), Some(&size), model, self.lora, salt, self.extra_key])
     }
 }

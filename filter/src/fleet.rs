@@ -3,6 +3,7 @@
 //! Configurations share a [`Fleet`] where their hashes are comparable: an old and a new configuration while Envoy drains,
 //! or two listeners with the same settings of blocks.
 
+use crate::events::Feeds;
 use crate::host::Host;
 use crate::index::{Index, IndexSettings, Standing};
 use crate::metrics::{Metric, Metrics};
@@ -20,6 +21,8 @@ pub struct Fleet {
     pub index: Index,
     /// Buffers and chance of decisions.
     pub scratch: Scratch,
+    /// What engines say that they hold.
+    pub feeds: Feeds,
     /// What is counted.
     pub metrics: Metrics,
     /// Buffer for what is known of the pods, kept from decision to decision.
@@ -48,6 +51,7 @@ impl Fleet {
         Self {
             index: Index::new(settings),
             scratch: Scratch::new(0),
+            feeds: Feeds::default(),
             metrics,
             states: Vec::new(),
             destination: String::new(),
@@ -105,6 +109,7 @@ impl Fleet {
         }
         self.ticks = self.ticks.wrapping_add(1);
         self.index.tick(host);
+        self.feeds.tick(host, &mut self.index, &self.metrics, self.ticks);
         self.seed(host);
         self.report(host);
     }
@@ -140,6 +145,7 @@ impl Fleet {
             let pods = self.index.replica().roster().active().iter();
             let in_flight = pods.map(|slot| u64::from(self.index.in_flight(slot))).sum();
             self.metrics.record(host, Metric::InFlight, in_flight);
+            self.metrics.record(host, Metric::ExactPods, self.index.exact().len() as u64);
         }
     }
 }

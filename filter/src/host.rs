@@ -159,6 +159,13 @@ pub trait Host: SharedData {
     /// Copies at most `max` bytes of an answer's body, while it is being handed over.
     fn answer_body(&self, max: usize) -> HostResult<Vec<u8>>;
 
+    /// Copies at most `max` bytes that have arrived on the current connection.
+    fn downstream_data(&self, max: usize) -> HostResult<Vec<u8>>;
+    /// Puts `data` in the place of the first `size` bytes that have arrived: the filter after this one sees it.
+    fn replace_downstream_data(&self, size: usize, data: &[u8]) -> HostResult<()>;
+    /// Closes the current connection, after what is on its way out. Not from within one of its own callbacks.
+    fn close_connection(&self) -> HostResult<()>;
+
     /// Makes calls from a tick speak of that stream.
     fn set_effective_context(&self, stream: u32) -> HostResult<()>;
     /// Lets a paused request go on.

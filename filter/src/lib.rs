@@ -45,6 +45,7 @@ pub mod blocks;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod check;
 pub mod config;
+pub mod events;
 pub mod explain;
 pub mod fleet;
 pub mod guard;

@@ -47,6 +47,25 @@ metrics! {
     IndexMemory Gauge "index_memory_bytes" "Memory of one replica of the index.";
     TokenizerFailures Counter "tokenizer_failures" "Failed attempts to get or load a tokenizer, over all VMs; Envoy's log says why.";
     TokenizersReady Gauge "tokenizers_ready" "Tokenizers that are loaded, in the VM that keeps house.";
+    KvEventsBatches Counter "kv_events_batches" "Batches of KV events that were taken.";
+    KvEventsStored Counter "kv_events_blocks_stored" "Blocks that engines said they stored.";
+    KvEventsRemoved Counter "kv_events_blocks_removed" "Blocks that engines said they removed.";
+    KvEventsStarts Counter "kv_events_starts" "Engines that began to count anew: they started, and their blocks are gone.";
+    KvEventsGaps Counter "kv_events_gaps" "Batches before which others were missed: their pods are uncertain.";
+    KvEventsOffloaded Counter "kv_events_blocks_offloaded" "Blocks that engines stored elsewhere than on the GPU; not matched.";
+    KvEventsOtherGroups Counter "kv_events_blocks_other_groups" "Blocks of layers that don't attend to the whole prompt; not matched.";
+    KvEventsBlockSize Counter "kv_events_blocks_other_size" "Blocks of another size than prompts are hashed in; not matched. The log names both.";
+    KvEventsRefused Counter "kv_events_blocks_refused" "Blocks beyond kv_events.cache_blocks; not matched.";
+    KvEventsForgotten Counter "kv_events_blocks_forgotten" "Blocks that waited too long for the block before them; not matched.";
+    KvEventsUnknown Counter "kv_events_unknown" "Events of a type that isn't known; passed.";
+    KvEventsUnusable Counter "kv_events_unusable" "Events that lack what they need; the log says what.";
+    KvEventsUnreadable Counter "kv_events_unreadable" "Batches that could not be decoded: their pods are uncertain.";
+    KvEventsProtocol Counter "kv_events_protocol_errors" "Connections that don't speak ZMTP 3, or send more than is taken; closed.";
+    KvEventsStrangers Counter "kv_events_strangers" "Publishers that speak for no configured pod, or without the token; refused.";
+    KvEventsNoTokenizer Counter "kv_events_no_tokenizer" "Batches of a model without a tokenizer; passed.";
+    KvEventsNoRank Counter "kv_events_no_rank" "Batches of a data-parallel rank that the pod isn't configured to have; passed.";
+    KvEventsDropped Counter "kv_events_dropped" "Changes that the log would not take for too long; all feeds of the worker are uncertain.";
+    ExactPods Gauge "kv_events_exact_caches" "Caches that are known by events, over all workers.";
     InFlight Gauge "in_flight" "Requests in flight over all workers.";
 }
 

@@ -2,19 +2,24 @@
 
 use crate::blocks::{self, Chain};
 use crate::config::{self, Router, Settings, TokenizerSettings};
+use crate::events::Complaints;
 use crate::fleet::Fleet;
 use crate::guard::Guard;
 use crate::host::{Host, Level};
 use crate::index::{Depths, Index, IndexSettings, MAX_SLOTS, PodRef, PodSet};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{Matches, PodState, Positions, Residency};
-use crate::pods::Health;
+use crate::pods::{Health, Pod};
 use crate::prompt::delivery::{Delivery, Source, built_in};
 use crate::request;
 use crate::stream::Stream;
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+
+/// Most connections that are closed with one tick.
+const MOST_CLOSING: usize = 1024;
 
 /// The VM: its fleets by fingerprint, and its tokenizers by where they come from.
 #[derive(Default)]
@@ -87,6 +92,10 @@ pub struct Plugin {
     places: RefCell<Places>,
     /// In the order of the configuration.
     tokenizers: Vec<Rc<RefCell<Delivery>>>,
+    /// When what was complained of last about KV events.
+    pub complaints: Complaints,
+    /// Connections that are to be closed.
+    closing: RefCell<Vec<u32>>,
     /// Failures of tokenizers as they were last added to Envoy's stats.
     failures: Cell<u64>,
 }
@@ -96,8 +105,8 @@ pub struct Plugin {
 struct Places {
     /// Version of the roster that this was read from.
     version: Option<u64>,
-    /// By position.
-    pods: Vec<Option<PodRef>>,
+    /// By position, then by rank.
+    pods: Vec<Vec<Option<PodRef>>>,
     /// By slot.
     positions: Vec<Option<usize>>,
 }
@@ -110,11 +119,21 @@ impl Plugin {
         tokenizers: Vec<Rc<RefCell<Delivery>>>,
     ) -> Self {
         if let Ok(mut fleet) = fleet.try_borrow_mut() {
-            fleet.name_pods(id, router.pods().iter().map(|pod| pod.id()).collect());
+            fleet.name_pods(id, router.pods().iter().flat_map(Pod::cache_ids).collect());
         }
         let health = RefCell::new(Health::new(router.pods().len()));
-        let (guard, places, failures) = (RefCell::default(), RefCell::default(), Cell::new(0));
-        Self { id, router, fleet, guard, health, places, tokenizers, failures }
+        Self {
+            id,
+            router,
+            fleet,
+            guard: RefCell::default(),
+            health,
+            places: RefCell::default(),
+            tokenizers,
+            complaints: Complaints::default(),
+            closing: RefCell::default(),
+            failures: Cell::new(0),
+        }
     }
 
     /// What is to be done ten times a second.
@@ -125,6 +144,38 @@ impl Plugin {
         let now = fleet.ticks();
         drop(fleet);
         self.send_on_overdue(host, now);
+        self.close(host);
+    }
+
+    /// Closes a connection at the next tick. Not at once: Envoy would call into the VM, which is in a callback of that very
+    /// connection.
+    pub fn close_soon(&self, connection: u32) {
+        if let Ok(mut closing) = self.closing.try_borrow_mut()
+            && closing.len() < MOST_CLOSING
+        {
+            closing.push(connection);
+        }
+    }
+
+    fn close(&self, host: &impl Host) {
+        let closing = self.closing.try_borrow_mut().map(|mut closing| std::mem::take(&mut *closing));
+        for connection in closing.unwrap_or_default() {
+            if host.set_effective_context(connection).is_ok() {
+                let _ = host.close_connection();
+            }
+        }
+    }
+
+    /// The pod of a name, an address, or a host that no other pod has.
+    pub fn pod_named(&self, name: &str) -> Option<usize> {
+        let pods = self.router.pods();
+        let by_name = pods.iter().position(|pod| pod.name == name || pod.target == name);
+        by_name.or_else(|| {
+            let host = |pod: &Pod| pod.target.rsplit_once(':').is_some_and(|(host, _)| host == name);
+            let mut of_host = (0..).zip(pods).filter(|(_, pod)| host(pod));
+            let first = of_host.next().map(|(position, _)| position);
+            first.filter(|_| of_host.next().is_none())
+        })
     }
 
     fn deliver(&self, host: &impl Host, fleet: &Fleet) {
@@ -188,14 +239,32 @@ impl Plugin {
         let (Ok(places), Ok(health)) = (self.places.try_borrow(), self.health.try_borrow()) else { return };
         out.clear();
         out.extend(places.pods.iter().enumerate().map(|(position, pod)| PodState {
-            in_flight: pod.map_or(0, |pod| fleet.index.in_flight(pod.slot)),
+            in_flight: pod.iter().flatten().map(|pod| fleet.index.in_flight(pod.slot)).sum(),
             healthy: health.is_up(position, fleet.ticks()),
         }));
     }
 
-    /// The slot of a pod; `None` while it has none.
-    pub fn slot_of(&self, position: usize) -> Option<PodRef> {
-        self.places.try_borrow().ok()?.pods.get(position).copied().flatten()
+    /// The slot of one of a pod's caches; `None` while it has none.
+    pub fn slot_of(&self, position: usize, rank: u32) -> Option<PodRef> {
+        self.places.try_borrow().ok()?.pods.get(position)?.get(rank as usize).copied().flatten()
+    }
+
+    /// The slots of all of a pod's caches that have one.
+    pub fn slots_of(&self, position: usize) -> Vec<PodRef> {
+        let Ok(places) = self.places.try_borrow() else { return Vec::new() };
+        places.pods.get(position).into_iter().flatten().copied().flatten().collect()
+    }
+
+    /// The rank whose cache holds most of a prompt, and among equals the one with the fewest requests.
+    pub fn rank_of(&self, index: &Index, position: usize, chain: &Chain) -> u32 {
+        let Ok(places) = self.places.try_borrow() else { return 0 };
+        let Some(ranks) = places.pods.get(position).filter(|ranks| ranks.len() > 1) else { return 0 };
+        let known = (0..).zip(ranks).filter_map(|(rank, pod)| Some((rank, (*pod)?)));
+        let best = known.max_by_key(|(rank, pod)| {
+            let in_flight = index.in_flight(pod.slot);
+            (index.depth_of(pod.slot, chain), Reverse(in_flight), Reverse(*rank))
+        });
+        best.map_or(0, |(rank, _)| rank)
     }
 
     /// The pod at an address such as `10.0.0.1:8000`.
@@ -217,11 +286,18 @@ impl Plugin {
             return;
         }
         places.version = Some(version);
-        places.pods = self.router.pods().iter().map(|pod| index.find(&pod.id())).collect();
+        places.pods = self
+            .router
+            .pods()
+            .iter()
+            .map(|pod| pod.cache_ids().map(|id| index.find(&id)).collect())
+            .collect();
         let mut positions = vec![None; MAX_SLOTS];
-        for (position, pod) in places.pods.iter().enumerate() {
-            if let Some(place) = pod.and_then(|pod| positions.get_mut(pod.slot.index())) {
-                *place = Some(position);
+        for (position, ranks) in places.pods.iter().enumerate() {
+            for pod in ranks.iter().flatten() {
+                if let Some(place) = positions.get_mut(pod.slot.index()) {
+                    *place = Some(position);
+                }
             }
         }
         places.positions = positions;

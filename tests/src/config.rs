@@ -35,9 +35,7 @@ impl Config {
 
     /// Names the module that Envoy loads.
     pub fn set_module(&mut self, file: &str) {
-        let filter = self.wasm();
-        // A test may have put another filter in its place.
-        if filter["@type"].as_str().is_some_and(|kind| kind.ends_with("wasm.v3.Wasm")) {
+        for filter in self.wasm_filters() {
             set(filter, "/config/vm_config/code/local", json!({"filename": file}));
         }
     }
@@ -67,9 +65,11 @@ impl Config {
         self.set_plugin_text(&plugin.to_string());
     }
 
-    /// Replaces the filter's configuration by a text, JSON or not.
+    /// Replaces the filter's configuration by a text, JSON or not. All of Warmpath's filters have the same.
     pub fn set_plugin_text(&mut self, text: &str) {
-        set(self.wasm(), "/config/configuration/value", json!(text));
+        for filter in self.wasm_filters() {
+            set(filter, "/config/configuration/value", json!(text));
+        }
     }
 
     /// Envoy reads JSON as it reads YAML.
@@ -83,6 +83,23 @@ impl Config {
 
     fn hcm(&mut self) -> &mut Value {
         &mut self.root["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    }
+
+    /// Warmpath's filters in all listeners. A test may have put another in its place.
+    fn wasm_filters(&mut self) -> impl Iterator<Item = &mut Value> {
+        fn list<'v>(of: &'v mut Value, name: &str) -> impl Iterator<Item = &'v mut Value> {
+            of.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
+        }
+        let listeners = list(&mut self.root["static_resources"], "listeners");
+        let chains = listeners.flat_map(|listener| list(listener, "filter_chains"));
+        let filters = chains.flat_map(|chain| list(chain, "filters")).flat_map(|filter| {
+            let config = &mut filter["typed_config"];
+            match config["http_filters"].is_array() {
+                true => list(config, "http_filters").map(|filter| &mut filter["typed_config"]).collect(),
+                false => vec![config],
+            }
+        });
+        filters.filter(|config| config["@type"].as_str().is_some_and(|kind| kind.ends_with("wasm.v3.Wasm")))
     }
 
     fn wasm(&mut self) -> &mut Value {

@@ -49,6 +49,16 @@ impl Envoy {
         self.address
     }
 
+    /// Where the listener of this name listens.
+    #[track_caller]
+    pub fn listener(&self, name: &str) -> SocketAddr {
+        let listeners = Request::get("/listeners?format=json").send(self.admin).json();
+        let all = listeners["listener_statuses"].as_array().expect("a list").iter();
+        let named = all.filter(|listener| listener["name"] == name);
+        let found = named.filter_map(|listener| socket(&listener["local_address"])).next();
+        found.unwrap_or_else(|| panic!("no listener {name} in {listeners}"))
+    }
+
     /// URL of a path on this Envoy.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
@@ -225,7 +235,11 @@ impl Builder {
 
 fn listener(admin: SocketAddr) -> Option<SocketAddr> {
     let listeners = Request::get("/listeners?format=json").send(admin).json();
-    let socket = &listeners["listener_statuses"][0]["local_address"]["socket_address"];
+    socket(&listeners["listener_statuses"][0]["local_address"])
+}
+
+fn socket(address: &Value) -> Option<SocketAddr> {
+    let socket = &address["socket_address"];
     let port = u16::try_from(socket["port_value"].as_u64()?).ok().filter(|port| *port != 0)?;
     Some(SocketAddr::new(socket["address"].as_str()?.parse().ok()?, port))
 }

@@ -13,6 +13,7 @@ mod container;
 mod envoy;
 mod pods;
 mod process;
+mod publisher;
 mod raw;
 mod tokens;
 mod wait;
@@ -21,6 +22,7 @@ pub use client::{Exchange, Request, Response, Streaming};
 pub use envoy::{Builder, Envoy};
 pub use pods::{Pods, Seen};
 pub use process::{Process, temporary_dir};
+pub use publisher::{Publisher, batch};
 pub use raw::{Head, Raw};
 pub use wait::{DEADLINE, wait_for, wait_until};
 

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
@@ -24,11 +24,22 @@ pub struct Process {
 impl Process {
     /// Starts `command` with its output in `dir`. When it must end, `cleanup` runs first, then its group is killed and
     /// `dir` removed.
-    pub fn start(name: &str, mut command: Command, dir: &Path, cleanup: &[&str]) -> Self {
+    pub fn start(name: &str, command: Command, dir: &Path, cleanup: &[&str]) -> Self {
+        Self::start_reading(Stdio::null(), name, command, dir, cleanup)
+    }
+
+    /// The same, with an input of its own; where it is piped, [`Process::input`] is the other end.
+    pub fn start_reading(
+        input: Stdio,
+        name: &str,
+        mut command: Command,
+        dir: &Path,
+        cleanup: &[&str],
+    ) -> Self {
         let log = dir.join("log");
         let out = File::create(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(out.try_clone().expect("a file handle can be duplicated"))
             .stderr(out)
             .process_group(0)
@@ -60,6 +71,11 @@ impl Process {
         let lines: Vec<_> = log.lines().filter(|line| !line.contains("][info][main]")).collect();
         let tail = &lines[lines.len().saturating_sub(60)..];
         eprintln!("---- last lines of {} ----\n{}\n----", self.name, tail.join("\n"));
+    }
+
+    /// Its input, once, where it is piped.
+    pub fn input(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     /// Whether it has ended by itself.

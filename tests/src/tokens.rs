@@ -1,4 +1,4 @@
-//! `examples/exact-tokens`, with a tokenizer from a test's folder.
+//! `examples/exact-tokens` and `examples/kv-events`, with a tokenizer from a test's folder.
 
 use crate::{Builder, Envoy, root};
 use serde_json::json;
@@ -8,6 +8,15 @@ impl Envoy {
     /// An Envoy to be, as the example has it: the tokenizer of `model` is in `folder`, and `socket`, which must not exist,
     /// is where Envoy serves it to itself.
     pub fn with_tokenizer(folder: &Path, socket: &Path, model: &str) -> Builder {
+        Self::of_example("exact-tokens", folder, socket, model)
+    }
+
+    /// The same of `examples/kv-events`, to which engines say what they hold.
+    pub fn with_kv_events(folder: &Path, socket: &Path, model: &str) -> Builder {
+        Self::of_example("kv-events", folder, socket, model)
+    }
+
+    fn of_example(example: &str, folder: &Path, socket: &Path, model: &str) -> Builder {
         let listener = "/static_resources/listeners/1";
         let routes = "filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes";
         let endpoint =
@@ -18,7 +27,7 @@ impl Envoy {
         };
         // No other test can have taken it, as it could a port.
         let address = json!({"pipe": {"path": socket.display().to_string()}});
-        let builder = Envoy::from_template(&root().join("examples/exact-tokens/envoy.yaml"));
+        let builder = Envoy::from_template(&root().join("examples").join(example).join("envoy.yaml"));
         file(file(builder, 0, "tokenizer.json"), 1, "tokenizer_config.json")
             .edit(&format!("{listener}/address"), address.clone())
             .edit(endpoint, address)

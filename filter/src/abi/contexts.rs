@@ -1,11 +1,12 @@
 //! The SDK's contexts: one root for each plugin configuration in a VM, one HTTP context for each stream.
 
 use super::EnvoyHost;
+use crate::events::{Connection, HTTP_ROOT, Ingest, ZMQ_ROOT};
 use crate::host::{Host, Level};
 use crate::plugin::{Plugin, Vm};
 use crate::stream::{Flow, Stream};
-use proxy_wasm::traits::{Context, HttpContext, RootContext};
-use proxy_wasm::types::{Action, ContextType};
+use proxy_wasm::traits::{Context, HttpContext, RootContext, StreamContext};
+use proxy_wasm::types::{Action, ContextType, PeerType};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,12 +20,31 @@ thread_local! {
 
 pub struct Root {
     id: u32,
+    role: Role,
     plugin: Option<Rc<Plugin>>,
+}
+
+/// What the streams of a plugin are, by its root id.
+#[derive(Clone, Copy)]
+enum Role {
+    Requests,
+    EventsByHttp,
+    EventsByZmq,
+}
+
+impl Role {
+    fn read() -> Self {
+        match EnvoyHost.property(&["plugin_root_id"]).ok().flatten().as_deref() {
+            Some(id) if id == HTTP_ROOT.as_bytes() => Self::EventsByHttp,
+            Some(id) if id == ZMQ_ROOT.as_bytes() => Self::EventsByZmq,
+            _ => Self::Requests,
+        }
+    }
 }
 
 impl Root {
     pub fn new(id: u32) -> Self {
-        Self { id, plugin: None }
+        Self { id, role: Role::Requests, plugin: None }
     }
 }
 
@@ -42,6 +62,7 @@ impl RootContext for Root {
             Ok(mut vm) => vm.configure(&EnvoyHost, self.id),
             Err(_) => Err("the VM is being configured already".to_owned()),
         });
+        self.role = Role::read();
         match configured {
             Ok(plugin) => {
                 self.plugin = Some(plugin);
@@ -61,12 +82,25 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
-        let stream = self.plugin.clone().map(|plugin| Rc::new(RefCell::new(Stream::new(id, plugin))));
+        let plugin = self.plugin.clone();
+        if let Role::EventsByHttp = self.role {
+            return Some(Box::new(HttpEvents { ingest: plugin.map(Ingest::new) }));
+        }
+        let stream = plugin.map(|plugin| Rc::new(RefCell::new(Stream::new(id, plugin))));
         Some(Box::new(Http { stream }))
     }
 
+    fn create_stream_context(&self, id: u32) -> Option<Box<dyn StreamContext>> {
+        Some(Box::new(ZmqEvents {
+            connection: self.plugin.clone().map(|plugin| Connection::new(id, plugin)),
+        }))
+    }
+
     fn get_type(&self) -> Option<ContextType> {
-        Some(ContextType::HttpContext)
+        match self.role {
+            Role::Requests | Role::EventsByHttp => Some(ContextType::HttpContext),
+            Role::EventsByZmq => Some(ContextType::StreamContext),
+        }
     }
 }
 
@@ -121,5 +155,52 @@ impl HttpContext for Http {
             stream.on_log(&EnvoyHost);
             Flow::Continue
         });
+    }
+}
+
+/// A request that brings KV events.
+struct HttpEvents {
+    ingest: Option<Ingest>,
+}
+
+impl Context for HttpEvents {}
+
+impl HttpContext for HttpEvents {
+    fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
+        let flow = self.ingest.as_mut().map(|ingest| ingest.on_headers(&EnvoyHost, end_of_stream));
+        action(flow.unwrap_or(Flow::Continue))
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        let flow = self.ingest.as_mut().map(|ingest| ingest.on_body(&EnvoyHost, size, end_of_stream));
+        action(flow.unwrap_or(Flow::Continue))
+    }
+
+    fn on_http_request_trailers(&mut self, _: usize) -> Action {
+        action(self.ingest.as_mut().map_or(Flow::Continue, |ingest| ingest.on_trailers(&EnvoyHost)))
+    }
+}
+
+/// A connection of a publisher of KV events. Whatever is left in its buffer, Envoy's echo filter sends back.
+struct ZmqEvents {
+    connection: Option<Connection>,
+}
+
+impl Context for ZmqEvents {}
+
+impl StreamContext for ZmqEvents {
+    fn on_downstream_data(&mut self, size: usize, end_of_stream: bool) -> Action {
+        let answer = match (&mut self.connection, EnvoyHost.downstream_data(size)) {
+            (Some(connection), Ok(bytes)) => connection.on_data(&EnvoyHost, &bytes),
+            _ => Vec::new(),
+        };
+        let replaced = EnvoyHost.replace_downstream_data(size, &answer).is_ok();
+        if replaced && (end_of_stream || !answer.is_empty()) { Action::Continue } else { Action::Pause }
+    }
+
+    fn on_downstream_close(&mut self, _: PeerType) {
+        if let Some(connection) = &mut self.connection {
+            connection.on_close(&EnvoyHost);
+        }
     }
 }

@@ -20,6 +20,14 @@ unsafe extern "C" {
         value: *mut *mut u8,
         value_len: *mut usize,
     ) -> u32;
+    fn proxy_set_buffer_bytes(
+        kind: u32,
+        start: usize,
+        size: usize,
+        value: *const u8,
+        value_len: usize,
+    ) -> u32;
+    fn proxy_close_stream(stream_type: u32) -> u32;
     fn proxy_get_header_map_pairs(map: u32, value: *mut *mut u8, value_len: *mut usize) -> u32;
     fn proxy_get_header_map_value(
         map: u32,
@@ -78,9 +86,11 @@ const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const CAS_MISMATCH: u32 = 8;
 const REQUEST_BODY: u32 = 0;
+const DOWNSTREAM_DATA: u32 = 2;
 const ANSWER_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
 const REQUEST_STREAM: u32 = 0;
+const DOWNSTREAM: u32 = 2;
 const NO_GRPC_STATUS: i32 = -1;
 
 /// Envoy, as seen from one VM.
@@ -256,6 +266,22 @@ impl Host for EnvoyHost {
             proxy_get_buffer_bytes(ANSWER_BODY, 0, max, data, len)
         })?;
         Ok(bytes.unwrap_or_default())
+    }
+
+    fn downstream_data(&self, max: usize) -> HostResult<Vec<u8>> {
+        let bytes = receive("get_downstream_data", |data, len| unsafe {
+            proxy_get_buffer_bytes(DOWNSTREAM_DATA, 0, max, data, len)
+        })?;
+        Ok(bytes.unwrap_or_default())
+    }
+
+    fn replace_downstream_data(&self, size: usize, data: &[u8]) -> HostResult<()> {
+        let status = unsafe { proxy_set_buffer_bytes(DOWNSTREAM_DATA, 0, size, data.as_ptr(), data.len()) };
+        check("set_downstream_data", status)
+    }
+
+    fn close_connection(&self) -> HostResult<()> {
+        check("close_stream", unsafe { proxy_close_stream(DOWNSTREAM) })
     }
 
     fn set_effective_context(&self, stream: u32) -> HostResult<()> {

@@ -4,6 +4,7 @@ use super::build::within;
 use super::entries::Entries;
 use super::mistake::Mistakes;
 use super::raw::{RawBy, RawPod};
+use crate::index::MAX_SLOTS;
 use crate::pods::{MAX_PODS, Pod};
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -43,6 +44,7 @@ pub fn build_pods(raw: &[RawPod], by: RawBy, mistakes: &mut Mistakes) -> Vec<Pod
         let weight = raw.weight.unwrap_or(1.0);
         within(&format!("{at}.weight"), weight, 0.01, 100.0, mistakes);
         within(&format!("{at}.max_in_flight"), raw.max_in_flight.unwrap_or(1), 1, 1_000_000, mistakes);
+        within(&format!("{at}.ranks"), raw.ranks, 1, 64, mistakes);
         check_models(&at, &raw.models, mistakes);
         let labels = labels(&at, &raw.labels, mistakes);
         pods.push(Pod {
@@ -52,7 +54,12 @@ pub fn build_pods(raw: &[RawPod], by: RawBy, mistakes: &mut Mistakes) -> Vec<Pod
             labels,
             weight,
             max_in_flight: raw.max_in_flight,
+            ranks: raw.ranks,
         });
+    }
+    let caches: u64 = pods.iter().map(|pod| u64::from(pod.ranks)).sum();
+    if caches > MAX_SLOTS as u64 {
+        mistakes.add("pods", format!("have {caches} ranks together; at most {MAX_SLOTS} are allowed"));
     }
     pods
 }

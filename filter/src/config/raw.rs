@@ -46,7 +46,7 @@ pub struct RawKvEvents {
 
 impl Default for RawKvEvents {
     fn default() -> Self {
-        Self { pod_by: PodBy::Topic, token: None, max_message_bytes: 8 << 20, cache_blocks: 262_144 }
+        Self { pod_by: PodBy::Topic, token: None, max_message_bytes: 4 << 20, cache_blocks: 262_144 }
     }
 }
 
@@ -111,6 +111,14 @@ pub struct RawPod {
     pub weight: Option<f32>,
     #[serde(default)]
     pub max_in_flight: Option<u32>,
+    #[serde(default = "RawPod::ranks")]
+    pub ranks: u32,
+}
+
+impl RawPod {
+    fn ranks() -> u32 {
+        1
+    }
 }
 
 /// A part: its `type` and its fields.

@@ -139,6 +139,11 @@ impl Router {
         &self.pods
     }
 
+    /// Whether any pod has several data-parallel ranks.
+    pub fn has_ranks(&self) -> bool {
+        self.pods.iter().any(|pod| pod.ranks > 1)
+    }
+
     /// Everything but pods and profiles.
     pub fn settings(&self) -> &Settings {
         &self.settings

@@ -131,6 +131,10 @@ pub struct FakeState {
     pub resumed: Vec<Option<u32>>,
     /// Local responses sent so far: status, body.
     pub responses: Vec<(u32, Vec<u8>)>,
+    /// What has arrived on the current connection.
+    pub downstream: Vec<u8>,
+    /// Connections closed so far.
+    pub closed: Vec<Option<u32>>,
     /// Names of calls that must fail with InternalFailure.
     pub failing: Vec<&'static str>,
 }
@@ -299,6 +303,27 @@ impl Host for FakeHost {
     fn answer_body(&self, max: usize) -> HostResult<Vec<u8>> {
         self.check("answer_body")?;
         Ok(self.state.borrow().answer_body.iter().take(max).copied().collect())
+    }
+
+    fn downstream_data(&self, max: usize) -> HostResult<Vec<u8>> {
+        self.check("downstream_data")?;
+        Ok(self.state.borrow().downstream.iter().take(max).copied().collect())
+    }
+
+    fn replace_downstream_data(&self, size: usize, data: &[u8]) -> HostResult<()> {
+        self.check("replace_downstream_data")?;
+        let mut state = self.state.borrow_mut();
+        let size = size.min(state.downstream.len());
+        state.downstream.splice(..size, data.iter().copied());
+        Ok(())
+    }
+
+    fn close_connection(&self) -> HostResult<()> {
+        self.check("close_connection")?;
+        let mut state = self.state.borrow_mut();
+        let connection = state.effective_context;
+        state.closed.push(connection);
+        Ok(())
     }
 
     fn set_effective_context(&self, stream: u32) -> HostResult<()> {

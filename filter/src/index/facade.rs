@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::blocks::{self, Chain};
 use crate::host::Host;
 use crate::pods::Load;
 
@@ -144,6 +145,15 @@ impl Index {
     #[must_use]
     pub fn knows_cached(&self) -> bool {
         self.replica().table().cached() > 0
+    }
+
+    /// How many leading blocks of a prompt the pod of a slot holds: as it says itself, or as is guessed.
+    #[must_use]
+    pub fn depth_of(&self, slot: Slot, chain: &Chain) -> u32 {
+        let depth = |names: &[BlockHash]| {
+            u32::try_from(self.replica().table().depth_of(slot, names)).unwrap_or(u32::MAX)
+        };
+        blocks::worth(depth(&chain.hashes)).max(depth(&chain.cached))
     }
 
     /// How many leading blocks of the chain each pod holds. Nobody holds anything while [`Standing::Loading`].

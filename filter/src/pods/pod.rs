@@ -21,6 +21,8 @@ pub struct Pod {
     pub weight: f32,
     /// Requests in flight that it should never exceed, if that is known.
     pub max_in_flight: Option<u32>,
+    /// Data-parallel ranks, each with a cache of its own.
+    pub ranks: u32,
 }
 
 impl Pod {
@@ -28,5 +30,18 @@ impl Pod {
     /// are in it.
     pub fn id(&self) -> String {
         if self.name == self.target { self.name.clone() } else { format!("{}@{}", self.name, self.target) }
+    }
+
+    /// Identity of the cache of a rank; `None` where the pod has fewer.
+    pub fn cache_id(&self, rank: u32) -> Option<String> {
+        match rank {
+            0 => Some(self.id()),
+            rank => (rank < self.ranks).then(|| format!("{}#{rank}", self.id())),
+        }
+    }
+
+    /// Identities of all its caches, by rank.
+    pub fn cache_ids(&self) -> impl Iterator<Item = String> + '_ {
+        (0..self.ranks).filter_map(|rank| self.cache_id(rank))
     }
 }

@@ -8,6 +8,7 @@ use crate::pipeline::Body;
 use crate::request::{Prompt, Request, tree, unescaped};
 use std::cell::RefCell;
 use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A request whose chain is made of tokens where that can be, and of its text elsewhere.
 pub struct Exact<'a> {
@@ -73,7 +74,7 @@ impl Exact<'_> {
         let apart = Apart {
             model: self.settings.model(self.request.model.as_deref()),
             lora: self.request.lora,
-            salt: self.request.cache_salt.as_deref(),
+            salt: self.request.cache_salt.as_deref().map(|salt| xxh3_64(salt.as_bytes())),
             extra_key: self.request.extra_key,
         };
         // Two bytes make a token at the least, mostly three or four.

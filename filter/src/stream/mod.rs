@@ -11,7 +11,7 @@ use crate::pipeline::{Body, Input, Slots};
 use crate::plugin::Plugin;
 use crate::prompt::{Exact, Outcome};
 use crate::request::{self, Endpoint, Request};
-use crate::workflow::{self, Executor, Sent};
+use crate::workflow::{self, Executor, RANK_HEADER, Sent};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -77,7 +77,8 @@ impl Stream {
         let plugin = stream.plugin.clone();
         let settings = plugin.router.settings();
         // Before anything can fail: what a client says here must never steer.
-        for name in std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN) {
+        let rank = plugin.router.has_ranks().then_some(RANK_HEADER);
+        for name in std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN).chain(rank) {
             let _ = host.remove_header(Headers::Request, name);
         }
         let headers = host.headers(Headers::Request).unwrap_or_default();

@@ -80,7 +80,7 @@ impl Stream {
         if let Some(first) = sent.pod {
             fleet.index.finished(host, first);
         }
-        let pod = self.plugin.slot_of(served);
+        let pod = self.plugin.slot_of(served, sent.rank).or_else(|| self.plugin.slot_of(served, 0));
         if let Some(pod) = pod {
             fleet.index.started(pod);
         }

@@ -9,13 +9,18 @@ use crate::metrics::Metric;
 use crate::pipeline::{Decision, Profile, Refused, SlotId, Slots};
 use crate::plugin::{Located, Plugin};
 
+/// By what vLLM is told the data-parallel rank that is to serve a request.
+pub const RANK_HEADER: &str = "x-data-parallel-rank";
+
 /// A request that was given a pod.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
     /// What was decided.
     pub decision: Decision,
-    /// The pod in the index and the ledger; `None` while it has no slot.
+    /// The pod, or the cache of its rank, in the index and the ledger; `None` while it has no slot.
     pub pod: Option<PodRef>,
+    /// The data-parallel rank that is asked for, where the pod has several.
+    pub rank: u32,
     /// What was recorded of the request's blocks, if anything was.
     pub record: Option<Record>,
     /// The session, where the index was told that the pod serves it.
@@ -63,8 +68,10 @@ impl<H: Host> Executor<'_, H> {
                 Ok(decision) => decision,
                 Err(refused) => return Outcome::Refused(refused),
             };
-            let pod = self.plugin.slot_of(decision.pod);
-            let mut sent = Sent { decision, pod, record: None, session: None, by_prefix: by_prefix && ready };
+            let rank = self.plugin.rank_of(&fleet.index, decision.pod, &slots.chain);
+            let pod = self.plugin.slot_of(decision.pod, rank);
+            let by_prefix = by_prefix && ready;
+            let mut sent = Sent { decision, pod, rank, record: None, session: None, by_prefix };
             let (Some(pod), true) = (pod, ready) else { break sent };
             let deltas = self.deltas(fleet, profile, slots, pod, &mut sent);
             if deltas.is_empty() {
@@ -116,7 +123,7 @@ impl<H: Host> Executor<'_, H> {
         }
         if let (true, Some(session)) = (profile.reads(SlotId::SessionResidency), slots.session) {
             let others = slots.session_pods.iter().filter(|position| *position != decision.pod);
-            let others: Vec<_> = others.filter_map(|position| self.plugin.slot_of(position)).collect();
+            let others: Vec<_> = others.flat_map(|position| self.plugin.slots_of(position)).collect();
             deltas.extend(record::session(replica, pod, &others, session));
             sent.session = Some(session);
         }
@@ -132,6 +139,10 @@ impl<H: Host> Executor<'_, H> {
         if set.is_err() {
             fleet.metrics.add(self.host, Metric::HostErrors, 1);
             return Outcome::Unsent;
+        }
+        let ranks = self.plugin.router.pods().get(sent.decision.pod).map_or(1, |pod| pod.ranks);
+        if ranks > 1 {
+            let _ = self.host.set_header(Headers::Request, RANK_HEADER, &sent.rank.to_string());
         }
         if let Some(pod) = sent.pod {
             fleet.index.started(pod);

@@ -1,0 +1,295 @@
+//! All feeds that this VM hears, and what of theirs is on its way into the log.
+//!
+//! Each worker hears the engines whose connections it has; all workers learn what was said through the log. Where the log takes
+//! nothing for a while, changes wait here within a bound; beyond it they are dropped, and every feed is uncertain from then on.
+
+use crate::host::{Host, HostResult, MetricId, MetricKind};
+use crate::index::{Appended, Delta, Index, OnUnseen, PodSet};
+use crate::metrics::{Metric, Metrics};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::batch::Batch;
+use super::feed::{Feed, Model, Passed, Sequence};
+
+/// Hashes that may wait for the log: 2 MB.
+const MOST_WAITING: usize = 262_144;
+/// Ticks without a word after which a publisher that has no connection of its own is thought to be gone: 30 s.
+const SILENT: u64 = 300;
+/// Ticks between two writings of gauges.
+const GAUGES: u64 = 10;
+/// Longest part of a metric's name that is a cache's.
+const MOST_NAME: usize = 96;
+
+/// Who says what a cache holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaker {
+    /// A connection of its own, by the number of its context.
+    Connection(u32),
+    /// Requests, which come on any connection.
+    Requests,
+}
+
+/// One cache: a pod's, or that of one of its ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct Cache<'a> {
+    /// Its identity in the index.
+    pub id: &'a str,
+    /// What people call it.
+    pub name: &'a str,
+}
+
+/// How good what is known of a cache is: the value of its gauge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// No events: by what was routed.
+    Approximate,
+    /// Events, but not from the beginning: by what was routed, and by what was stored since.
+    Uncertain,
+    /// By events.
+    Exact,
+}
+
+/// A batch with what is said around it.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// The batch.
+    pub batch: &'a Batch,
+    /// Its number, where it has one.
+    pub number: Option<u64>,
+    /// Whether something may have been missed before it, whatever its number says. The first of a connection is always so.
+    pub anew: bool,
+    /// Who says it.
+    pub speaker: Speaker,
+    /// The model of its blocks.
+    pub model: Model<'a>,
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// How it followed.
+    pub sequence: Sequence,
+    /// The number that the next must have.
+    pub next: Option<u64>,
+    /// What was in it.
+    pub passed: Passed,
+    /// The engine's block size, where that isn't the one that prompts are hashed in.
+    pub mismatch: Option<u32>,
+    /// What was unusable.
+    pub complaint: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Heard {
+    feed: Feed,
+    /// `None` once its connection is closed.
+    speaker: Option<Speaker>,
+    /// The tick at which it was heard last.
+    at: u64,
+    /// From the engine's clock to ours when it was heard last.
+    lag: Duration,
+    gauges: Gauges,
+}
+
+/// The gauges and counters of one cache.
+#[derive(Debug)]
+struct Gauges {
+    mode: HostResult<MetricId>,
+    lag: HostResult<MetricId>,
+    blocks: HostResult<MetricId>,
+    waiting: HostResult<MetricId>,
+    gaps: HostResult<MetricId>,
+}
+
+impl Gauges {
+    fn define(host: &impl Host, name: &str) -> Self {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let name: String = name.chars().take(MOST_NAME).map(plain).collect();
+        let define =
+            |kind, what: &str| host.define_metric(kind, &format!("warmpath.kv_events.{name}.{what}"));
+        Self {
+            mode: define(MetricKind::Gauge, "mode"),
+            lag: define(MetricKind::Gauge, "lag_milliseconds"),
+            blocks: define(MetricKind::Gauge, "blocks"),
+            waiting: define(MetricKind::Gauge, "blocks_waiting"),
+            gaps: define(MetricKind::Counter, "gaps"),
+        }
+    }
+}
+
+fn record(host: &impl Host, id: &HostResult<MetricId>, value: u64) {
+    if let Ok(id) = id {
+        let _ = host.record_metric(*id, value);
+    }
+}
+
+impl Heard {
+    fn is_heard(&self, now: u64) -> bool {
+        match self.speaker {
+            Some(Speaker::Connection(_)) => true,
+            Some(Speaker::Requests) => now.saturating_sub(self.at) < SILENT,
+            None => false,
+        }
+    }
+
+    fn mode(&self, now: u64) -> Mode {
+        match (self.is_heard(now), self.feed.is_exact()) {
+            (false, _) => Mode::Approximate,
+            (true, false) => Mode::Uncertain,
+            (true, true) => Mode::Exact,
+        }
+    }
+
+    fn write(&self, host: &impl Host, now: u64) {
+        record(host, &self.gauges.mode, self.mode(now) as u64);
+        record(host, &self.gauges.lag, u64::try_from(self.lag.as_millis()).unwrap_or(u64::MAX));
+        record(host, &self.gauges.blocks, self.feed.blocks() as u64);
+        record(host, &self.gauges.waiting, self.feed.waiting() as u64);
+    }
+}
+
+/// The feeds of one VM.
+#[derive(Debug, Default)]
+pub struct Feeds {
+    /// By the cache's identity. As many as pods and ranks are configured, at most.
+    heard: BTreeMap<Box<str>, Heard>,
+    waiting: Vec<Delta>,
+    waiting_hashes: usize,
+}
+
+impl Feeds {
+    /// The number that the cache's next batch must have.
+    pub fn next(&self, cache: &str) -> Option<u64> {
+        self.heard.get(cache)?.feed.next()
+    }
+
+    /// How a batch of this number would follow.
+    pub fn sequence(&self, cache: &str, number: Option<u64>, anew: bool) -> Sequence {
+        let anew = anew || !self.heard.contains_key(cache);
+        self.heard.get(cache).map_or(Sequence::Gap, |heard| heard.feed.sequence(number, anew))
+    }
+
+    /// How good what this VM knows of a cache is.
+    pub fn mode(&self, cache: &str, now: u64) -> Mode {
+        self.heard.get(cache).map_or(Mode::Approximate, |heard| heard.mode(now))
+    }
+
+    /// Whether so much waits for the log that whoever can wait should.
+    pub fn is_busy(&self) -> bool {
+        self.waiting_hashes > MOST_WAITING / 2
+    }
+
+    /// Takes a batch of a cache, whose pod has a place in the index, or nothing of it where it has none. [`Feeds::flush`] brings
+    /// it into the log.
+    pub fn take(
+        &mut self,
+        host: &impl Host,
+        index: &Index,
+        cache: Cache<'_>,
+        most_blocks: usize,
+        arrival: Arrival<'_>,
+        now: u64,
+    ) -> Taken {
+        let heard = self.heard.entry(cache.id.into()).or_insert_with(|| Heard {
+            feed: Feed::new(most_blocks),
+            speaker: None,
+            at: now,
+            lag: Duration::ZERO,
+            gauges: Gauges::define(host, cache.name),
+        });
+        let Arrival { batch, number, anew, speaker, model } = arrival;
+        let is_other = heard.speaker.replace(speaker) != Some(speaker);
+        let anew = anew || (is_other && speaker != Speaker::Requests);
+        let sequence = heard.feed.sequence(number, anew);
+        heard.at = now;
+        heard.lag = host.now().saturating_sub(Duration::try_from_secs_f64(batch.time).unwrap_or_default());
+        let before = self.waiting.len();
+        let passed = match index.find(cache.id) {
+            Some(pod) => heard.feed.apply(batch, number, sequence, pod, model, &mut self.waiting),
+            None => {
+                heard.feed.skip(number);
+                Passed::default()
+            }
+        };
+        let new = self.waiting.get(before..).unwrap_or_default();
+        self.waiting_hashes += new.iter().map(|delta| 1 + delta.hashes().len()).sum::<usize>();
+        if sequence == Sequence::Gap
+            && let Ok(id) = heard.gauges.gaps
+        {
+            let _ = host.increment_metric(id, 1);
+        }
+        if is_other {
+            heard.write(host, now);
+        }
+        let mismatch = heard.feed.mismatch();
+        Taken { sequence, next: heard.feed.next(), passed, mismatch, complaint: heard.feed.complaint() }
+    }
+
+    /// A batch that nobody could read: what its speaker said of any cache is not to be relied on any more.
+    pub fn skip(&mut self, speaker: Speaker, number: Option<u64>) {
+        for heard in self.heard.values_mut().filter(|heard| heard.speaker == Some(speaker)) {
+            heard.feed.skip(number);
+        }
+    }
+
+    /// Says that the publisher of a cache, which has no connection of its own, is there.
+    pub fn still_there(&mut self, cache: &str, now: u64) {
+        if let Some(heard) = self.heard.get_mut(cache) {
+            heard.at = now;
+        }
+    }
+
+    /// A connection was closed: nobody says any more what its cache holds.
+    pub fn closed(&mut self, host: &impl Host, index: &mut Index, connection: u32, now: u64) {
+        let speaker = Some(Speaker::Connection(connection));
+        for heard in self.heard.values_mut().filter(|heard| heard.speaker == speaker) {
+            heard.speaker = None;
+            heard.feed.lose();
+            heard.write(host, now);
+        }
+        self.tell(index, now);
+    }
+
+    /// Brings into the log what waits for it, and tells others which caches are known.
+    pub fn flush(&mut self, host: &impl Host, index: &mut Index, metrics: &Metrics, now: u64) {
+        if !self.waiting.is_empty() {
+            match index.append(host, &self.waiting, OnUnseen::Go) {
+                Appended::Done => self.forget_waiting(),
+                _ if self.waiting_hashes > MOST_WAITING => {
+                    metrics.add(host, Metric::KvEventsDropped, self.waiting_hashes as u64);
+                    self.forget_waiting();
+                    self.heard.values_mut().for_each(|heard| heard.feed.lose());
+                }
+                // All of it again: saying it twice changes nothing.
+                _ => {}
+            }
+        }
+        self.tell(index, now);
+    }
+
+    fn forget_waiting(&mut self) {
+        self.waiting.clear();
+        self.waiting_hashes = 0;
+    }
+
+    fn tell(&self, index: &mut Index, now: u64) {
+        let exact = self.heard.iter().filter(|(_, heard)| heard.mode(now) == Mode::Exact);
+        let exact: PodSet = exact.filter_map(|(id, _)| index.find(id)).map(|pod| pod.slot).collect();
+        index.set_exact(exact);
+    }
+
+    /// What is to be done ten times a second.
+    pub fn tick(&mut self, host: &impl Host, index: &mut Index, metrics: &Metrics, now: u64) {
+        if self.heard.is_empty() {
+            return;
+        }
+        self.flush(host, index, metrics, now);
+        if now.is_multiple_of(GAUGES) {
+            // A cache that another VM hears by now is that one's to tell of.
+            let own = self.heard.values().filter(|heard| heard.speaker.is_some());
+            own.for_each(|heard| heard.write(host, now));
+            self.heard.retain(|id, heard| heard.speaker.is_some() || index.find(id).is_some());
+        }
+    }
+}
