@@ -24,7 +24,7 @@ pub use pods::{Pods, Seen};
 pub use process::{Process, temporary_dir};
 pub use publisher::{Publisher, batch};
 pub use raw::{Head, Raw};
-pub use wait::{DEADLINE, wait_for, wait_until};
+pub use wait::{DEADLINE, wait_for, wait_long, wait_until};
 
 use std::path::PathBuf;
 

@@ -8,14 +8,20 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Polls until `probe` gives a value; panics after [`DEADLINE`], naming what was waited for.
 #[track_caller]
-pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    wait_long(DEADLINE, what, probe)
+}
+
+/// The same, with a deadline of its own.
+#[track_caller]
+pub fn wait_long<T>(deadline: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(value) = probe() {
             return value;
         }
-        assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} in vain for {what}");
+        assert!(start.elapsed() < deadline, "waited {deadline:?} in vain for {what}");
         sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
     }

@@ -1,12 +1,48 @@
 //! Any value of msgpack or JSON, as far as events are made of it.
 
-use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// The rest of a visitor that takes one kind of value: for every other kind, what there is instead.
+macro_rules! otherwise {
+    ($instead:expr) => {
+        otherwise!($instead, but str);
+        fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+            Ok($instead)
+        }
+    };
+    ($instead:expr, but str) => {
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok($instead)
+        }
+        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+            Ok($instead)
+        }
+        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+            Ok($instead)
+        }
+        fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+            Ok($instead)
+        }
+        fn visit_bytes<E>(self, _: &[u8]) -> Result<Self::Value, E> {
+            Ok($instead)
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok($instead)
+        }
+        fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+            from.deserialize_any(serde::de::IgnoredAny).map(|_| $instead)
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+            while from.next_entry::<serde::de::IgnoredAny, serde::de::IgnoredAny>()?.is_some() {}
+            Ok($instead)
+        }
+    };
+}
+pub(super) use otherwise;
 
 /// A value that isn't made of others.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,12 +142,6 @@ impl<'de> DeserializeSeed<'de> for AnyScalar {
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
                 Ok(Scalar::Nil)
             }
-            fn visit_none<E>(self) -> Result<Self::Value, E> {
-                Ok(Scalar::Nil)
-            }
-            fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-                from.deserialize_any(self)
-            }
             fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
                 from.deserialize_any(IgnoredAny).map(|_| Scalar::Other)
             }
@@ -122,9 +152,6 @@ impl<'de> DeserializeSeed<'de> for AnyScalar {
             fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
                 while from.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 Ok(Scalar::Other)
-            }
-            fn visit_enum<A: EnumAccess<'de>>(self, from: A) -> Result<Self::Value, A::Error> {
-                IgnoredAny.visit_enum(from).map(|_| Scalar::Other)
             }
         }
         from.deserialize_any(Walk(PhantomData))
@@ -189,12 +216,6 @@ impl<'de> Visitor<'de> for AnyDigest {
     fn visit_unit<E>(self) -> Result<Digest, E> {
         Ok(Digest::of(5, &[]))
     }
-    fn visit_none<E: Error>(self) -> Result<Digest, E> {
-        self.visit_unit()
-    }
-    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Digest, D::Error> {
-        from.deserialize_any(self)
-    }
     fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Digest, D::Error> {
         from.deserialize_any(self)
     }
@@ -214,9 +235,5 @@ impl<'de> Visitor<'de> for AnyDigest {
             }
         }
         Ok(all)
-    }
-    fn visit_enum<A: EnumAccess<'de>>(self, from: A) -> Result<Digest, A::Error> {
-        IgnoredAny.visit_enum(from)?;
-        Err(A::Error::custom("an enumeration"))
     }
 }
