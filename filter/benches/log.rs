@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use warmpath::host::fake::{FakeHost, FakeShared};
-use warmpath::index::{Appended, BlockHash, Delta, Index, IndexSettings, OnUnseen, Standing};
+use warmpath::index::{Appended, BlockHash, Budget, Delta, Index, IndexSettings, OnUnseen, Standing};
 
 const ENTRIES: u64 = 1600;
 const BLOCKS: u64 = 625;
@@ -57,7 +57,7 @@ fn request(c: &mut Criterion) {
             if root % 64 == 0 {
                 index.tick(&host);
             }
-            black_box(index.catch_up(&host, 256));
+            black_box(index.catch_up(&host, Budget { entries: 256, hashes: 8192 }));
             let hashes = chain(root % 1000, 64);
             let deltas = [Delta::Stored { pod, parent: None, depth: 0, hashes }, Delta::Routed { pod }];
             black_box(index.append(&host, &deltas, OnUnseen::Return))
@@ -74,7 +74,7 @@ fn apply(c: &mut Criterion) {
         b.iter_batched(
             || vm(&shared, &settings),
             |(host, mut index)| {
-                while index.catch_up(&host, 4096) != Standing::Exact {}
+                while index.catch_up(&host, Budget { entries: 4096, hashes: 1 << 20 }) != Standing::Exact {}
                 index
             },
             BatchSize::PerIteration,

@@ -70,7 +70,11 @@ fn name(router: &Router, position: usize) -> &str {
 }
 
 fn mode(sent: &Sent) -> &'static str {
-    if sent.by_prefix { "approximate" } else { "load" }
+    match (sent.by_prefix, sent.is_exact) {
+        (true, true) => "exact",
+        (true, false) => "approximate",
+        (false, _) => "load",
+    }
 }
 
 /// One line for `%FILTER_STATE(wasm.warmpath:PLAIN)%`.

@@ -5,13 +5,13 @@
 
 use crate::events::Feeds;
 use crate::host::Host;
-use crate::index::{Index, IndexSettings, Standing};
+use crate::index::{Budget, Index, IndexSettings, Standing};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{PodState, Scratch};
 use std::collections::BTreeMap;
 
-/// Entries of the log that are applied before a request is decided. More wait for the tick.
-const CATCH_UP: usize = 256;
+/// What is applied of the log before a request is decided, 2 to 4 ms' worth at most. More waits for the tick.
+const CATCH_UP: Budget = Budget { entries: 256, hashes: 8192 };
 /// Configurations of one VM whose pods are kept apart. Envoy drains one at a time; more is somebody's mistake.
 const MOST_PLUGINS: usize = 64;
 

@@ -19,6 +19,7 @@ macro_rules! metrics {
 metrics! {
     Requests Counter "requests" "Requests that Warmpath decided or refused.";
     ByPrefix Counter "decided_by_prefix" "Decided with the prompt's blocks looked up in a whole index.";
+    ByEvents Counter "decided_by_events" "Of these, decisions for a pod that says itself what it holds.";
     ByLoad Counter "decided_by_load" "Decided without a prompt: nothing to read, or a step down.";
     ByRoundRobin Counter "decided_by_round_robin" "Decided by Envoy's own policy: Warmpath named no pod.";
     ByTokens Counter "decided_by_tokens" "Prompts that were compared as the engine's own tokens.";

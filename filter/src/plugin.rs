@@ -65,7 +65,8 @@ impl Vm {
     }
 }
 
-fn index_settings(settings: &Settings) -> IndexSettings {
+/// The index that a configuration shares with all that hash alike.
+pub(crate) fn index_settings(settings: &Settings) -> IndexSettings {
     IndexSettings {
         max_blocks: settings.max_blocks as usize,
         pod_blocks: settings.pod_blocks as usize,

@@ -124,10 +124,12 @@ fn values_at_the_edge() {
 #[test]
 fn filters_under_different_vm_ids_are_warned_of() {
     let text = std::fs::read_to_string(path("good-clusters.yaml")).unwrap();
-    let value: serde_json::Value =
-        serde_saphyr::from_str(&text.replacen("vmId: warmpath", "vmId: other", 1)).unwrap();
+    let mut value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    let manager = "/staticResources/listeners/1/filterChains/0/filters/0/typedConfig";
+    let id = format!("{manager}/httpFilters/0/typedConfig/config/vmConfig/vmId");
+    *value.pointer_mut(&id).unwrap() = "other".into();
     let report = warmpath::check::check(&value).to_string();
-    assert!(report.contains("vm_id: is \"warmpath\" here and \"other\" elsewhere"), "{report}");
+    assert!(report.contains("vm_id: is \"other\" here and \"warmpath\" elsewhere"), "{report}");
     let value: serde_json::Value =
         serde_saphyr::from_str(&text.replace("name: green\n", "name: grey\n")).unwrap();
     let report = warmpath::check::check(&value).to_string();
@@ -151,6 +153,45 @@ fn a_tokenizer_s_cluster_must_be_there() {
     );
     let built_in = text.replace(r#""cluster": "tokenizers", "path": "/qwen3/""#, r#""built_in": "qwen3""#);
     assert!(report(&built_in).contains(r#""qwen3" must be in the module"#), "{}", report(&built_in));
+}
+
+#[test]
+fn listeners_of_kv_events_are_checked() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/kv-events/envoy.yaml");
+    let text = std::fs::read_to_string(example).unwrap();
+    let report = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        let value: serde_json::Value = serde_saphyr::from_str(&text.replacen(from, to, 1)).unwrap();
+        let report = warmpath::check::check(&value);
+        assert!(report.mistakes.is_empty(), "{report}");
+        report.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(report("pods", "pods"), [""; 0]);
+    let other_settings = r#"configuration: {"@type": "x/google.protobuf.StringValue", value: '{"pods": [{"address": "1.1.1.1:1"}]}'}"#;
+    for (from, to, expected) in [
+        ("limit_bytes: 65536", "limit_bytes: 1048576", &["limit_bytes: is 1048576: a worker takes"][..]),
+        ("limit_bytes: 8388608", "limit_bytes: 65536", &["though kv_events.max_message_bytes is 4194304"]),
+        ("network.echo.v3.Echo", "network.tcp_proxy.v3.TcpProxy", &["has no envoy.filters.network.echo"]),
+        ("root_id: kv-events-zmq", "root_id: zmq", &["root_id: a network filter of Warmpath has"]),
+        // A second filter for requests, whose listener has no route to a pod.
+        ("root_id: kv-events-http", "root_id: http", &["no route by which a chosen pod is reached"]),
+        (
+            "root_id: kv-events-http\n                        failure_policy: FAIL_RELOAD\n                        \
+             allow_on_headers_stop_iteration: true\n                        vm_config: *vm\n                        \
+             configuration: *settings",
+            &format!(
+                "root_id: kv-events-http\n                        failure_policy: FAIL_RELOAD\n                        \
+             allow_on_headers_stop_iteration: true\n                        vm_config: *vm\n                        {other_settings}"
+            ),
+            &["has other pods, tokenizers, blocks or index", "has no tokenizers"],
+        ),
+    ] {
+        let warnings = report(from, to);
+        assert_eq!(warnings.len(), expected.len(), "{to}: {warnings:?}");
+        for (warning, expected) in warnings.iter().zip(expected) {
+            assert!(warning.contains(expected), "{to}: {warnings:?}");
+        }
+    }
 }
 
 #[test]

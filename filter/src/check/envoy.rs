@@ -2,10 +2,12 @@
 
 use super::clusters::Clusters;
 use super::document::Node;
-use super::plugins::{Plugin, find};
+use super::events;
+use super::plugins::{Plugin, Role, find};
 use super::report::Report;
 use super::routes;
 use crate::config::load;
+use crate::events::ZMQ_ROOT;
 use serde_json::Value;
 
 /// Checks a file that was read: an Envoy configuration, or else a bare plugin configuration.
@@ -21,7 +23,7 @@ pub fn check(document: &Value) -> Report {
         return report;
     }
     let plugins = find(&root, &mut report);
-    if plugins.iter().all(|plugin| plugin.network) {
+    if plugins.iter().all(|plugin| plugin.network || plugin.role() != Role::Requests) {
         let cure =
             "add envoy.filters.http.wasm with Warmpath's code before the router, or check the right file";
         report.mistake("", format!("no HTTP filter of Warmpath is in this Envoy configuration; {cure}"));
@@ -29,8 +31,10 @@ pub fn check(document: &Value) -> Report {
     let clusters = Clusters::of(&root);
     for plugin in &plugins {
         check_plugin(plugin, &mut report);
+        events::check(plugin, &plugins, &mut report);
         if let Some(router) = &plugin.router
             && !plugin.network
+            && plugin.role() == Role::Requests
         {
             routes::check(plugin, router, &clusters, &mut report);
             clusters.check(router, &mut report);
@@ -42,6 +46,12 @@ pub fn check(document: &Value) -> Report {
 
 fn check_plugin(plugin: &Plugin<'_>, report: &mut Report) {
     let config = &plugin.config;
+    if plugin.network != (plugin.role() == Role::EventsByZmq) {
+        report.warn(
+            config.path_of("root_id"),
+            format!("a network filter of Warmpath has the root_id {ZMQ_ROOT:?}, and no other has it"),
+        );
+    }
     let policy = config.field("failure_policy");
     if !policy.is_some_and(|policy| policy.text() == Some("FAIL_RELOAD") || policy.number() == Some(1)) {
         report.warn(

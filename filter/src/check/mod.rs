@@ -10,6 +10,7 @@ mod cli;
 mod clusters;
 mod document;
 mod envoy;
+mod events;
 mod plugins;
 mod report;
 mod routes;

@@ -3,6 +3,7 @@
 use super::document::Node;
 use super::report::Report;
 use crate::config::{Router, load};
+use crate::events::{HTTP_ROOT, ZMQ_ROOT};
 
 /// One filter of ours.
 pub struct Plugin<'a> {
@@ -16,6 +17,28 @@ pub struct Plugin<'a> {
     pub listener: Option<Node<'a>>,
     /// What its configuration becomes. `None` where that holds mistakes.
     pub router: Option<Router>,
+}
+
+/// What the streams of a filter are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Inference requests.
+    Requests,
+    /// Connections of engines' publishers.
+    EventsByZmq,
+    /// Requests that bring events.
+    EventsByHttp,
+}
+
+impl Plugin<'_> {
+    /// What its streams are, by its root id.
+    pub fn role(&self) -> Role {
+        match self.config.text_of("root_id") {
+            Some(HTTP_ROOT) => Role::EventsByHttp,
+            Some(ZMQ_ROOT) => Role::EventsByZmq,
+            _ => Role::Requests,
+        }
+    }
 }
 
 /// What is around the node that is looked at.

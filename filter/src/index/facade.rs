@@ -8,7 +8,7 @@ use crate::pods::Load;
 
 use super::append::{Appended, OnUnseen};
 use super::checkpoint::Checkpointer;
-use super::follower::{Follower, Standing};
+use super::follower::{Budget, Follower, Standing};
 use super::housekeeping::Housekeeping;
 use super::lease::Lease;
 use super::{
@@ -18,8 +18,8 @@ use super::{
 
 /// Age from which, on the path of a request, the ledgers of others are read again and the own one is written.
 const FRESH: Duration = Duration::from_millis(10);
-/// Entries that a tick applies.
-const TICK_ENTRIES: usize = 4096;
+/// What a tick applies at most: 10 to 20 ms' worth.
+const TICK: Budget = Budget { entries: 4096, hashes: 32_768 };
 
 /// No life has this number.
 const NOBODY: u64 = 0;
@@ -38,6 +38,8 @@ pub struct Index {
     /// Identities of the pods that this VM's configurations name.
     pods: Vec<Box<str>>,
     joined: bool,
+    /// Pods of which some living VM knows by events what they hold.
+    exact: PodSet,
     refreshed: Option<Duration>,
     published: Option<Duration>,
     lease: Lease,
@@ -57,6 +59,7 @@ impl Index {
             counted: 0,
             pods: Vec::new(),
             joined: false,
+            exact: PodSet::EMPTY,
             refreshed: None,
             published: None,
             lease: Lease::default(),
@@ -132,12 +135,13 @@ impl Index {
     /// Says of which pods this VM knows by events what they hold. Others learn it with the next ledger.
     pub fn set_exact(&mut self, exact: PodSet) {
         self.load.set_exact(exact);
+        self.exact = self.load.exact(self.life().unwrap_or(NOBODY));
     }
 
     /// Of which pods this VM or another living one knows by events what they hold.
     #[must_use]
-    pub fn exact(&self) -> PodSet {
-        self.load.exact(self.life().unwrap_or(NOBODY))
+    pub fn exact(&self) -> &PodSet {
+        &self.exact
     }
 
     /// Whether any engine said what it holds, so that [`Index::depths`] can answer for names of
@@ -164,9 +168,9 @@ impl Index {
         }
     }
 
-    /// Applies what others appended, at most `budget` entries. Call it before a request is decided: where nothing is new
+    /// Applies what others appended, at most so much. Call it before a request is decided: where nothing is new
     /// it costs one hostcall, and every 10 ms one more for each VM.
-    pub fn catch_up(&mut self, host: &impl Host, budget: usize) -> Standing {
+    pub fn catch_up(&mut self, host: &impl Host, budget: Budget) -> Standing {
         self.follower.catch_up(host, &mut self.load, budget);
         if !self.joined {
             self.join(host);
@@ -205,7 +209,7 @@ impl Index {
     pub fn tick(&mut self, host: &impl Host) -> Standing {
         self.follower.begin(host);
         self.follower.load(host);
-        self.follower.catch_up(host, &mut self.load, TICK_ENTRIES);
+        self.follower.catch_up(host, &mut self.load, TICK);
         self.declare_lost(host);
         self.join(host);
         self.load.tick();
@@ -237,6 +241,7 @@ impl Index {
         if refreshed.is_ok() {
             self.counted = replica.roster().version();
         }
+        self.exact = self.load.exact(life);
         self.follower.counted(refreshed).is_some()
     }
 
@@ -310,8 +315,7 @@ impl Index {
     fn decide(&mut self, host: &impl Host, ledgers_are_known: bool) {
         let wall = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
         self.follower.replica.begin_aging();
-        let exact = self.exact();
-        let mut deltas = Housekeeping::blocks(&mut self.follower.replica, &self.settings, &exact);
+        let mut deltas = Housekeeping::blocks(&mut self.follower.replica, &self.settings, &self.exact);
         let aged: usize = deltas.iter().map(|delta| delta.hashes().len()).sum();
         let in_use = self.life().map(|life| self.load.in_use(life).union(&self.own_slots()));
         if let (true, Some(in_use), Some(housekeeping)) = (ledgers_are_known, in_use, &mut self.housekeeping)

@@ -38,6 +38,15 @@ enum Phase {
     Following,
 }
 
+/// How much is applied at once. The last entry may exceed it: one has a thousand hashes at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Entries.
+    pub entries: usize,
+    /// Hashes in them.
+    pub hashes: usize,
+}
+
 /// One step along the log.
 pub(super) enum Step {
     Applied,
@@ -60,6 +69,8 @@ pub(crate) struct Follower {
     pub(super) end: Option<(u64, Expect)>,
     /// Whether the last catching up came to the end.
     caught_up: bool,
+    /// Hashes in all entries that were applied.
+    hashes: usize,
     slice: usize,
     retries: u32,
 }
@@ -76,6 +87,7 @@ impl Follower {
             phase: Phase::New,
             end: None,
             caught_up: false,
+            hashes: 0,
             slice: SLICE,
             retries: 0,
         }
@@ -186,12 +198,16 @@ impl Follower {
         self.phase = Phase::New;
     }
 
-    /// Applies what is new, at most `budget` entries. One hostcall where nothing is.
-    pub(crate) fn catch_up(&mut self, host: &impl Host, load: &mut Load, budget: usize) -> Standing {
+    /// Applies what is new, at most so much. One hostcall where nothing is.
+    pub(crate) fn catch_up(&mut self, host: &impl Host, load: &mut Load, budget: Budget) -> Standing {
         self.begin(host);
         if let Phase::Following = self.phase {
             self.caught_up = false;
-            for _ in 0..budget {
+            let before = self.hashes;
+            for _ in 0..budget.entries {
+                if self.hashes.wrapping_sub(before) >= budget.hashes {
+                    break;
+                }
                 match self.step(host, load) {
                     Step::Applied | Step::Skipped => {}
                     Step::Stuck => break,
@@ -238,6 +254,8 @@ impl Follower {
     pub(super) fn apply(&mut self, entry: &Entry, load: &mut Load) {
         self.replica.apply(entry);
         self.counts.entries += 1;
+        let hashes: usize = entry.deltas.iter().map(|delta| delta.hashes().len()).sum();
+        self.hashes = self.hashes.wrapping_add(hashes);
         if Some(entry.writer) != self.life {
             for delta in &entry.deltas {
                 if let Delta::Routed { pod } = delta {

@@ -42,7 +42,7 @@ pub use counts::IndexCounts;
 pub use delta::{Delta, MAX_POD_ID, PodRef};
 pub use entry::{Entry, FORMAT, MAX_ENTRY};
 pub use facade::Index;
-pub use follower::Standing;
+pub use follower::{Budget, Standing};
 pub(crate) use keys::Keys;
 pub use query::Depths;
 pub use replica::{Replica, ReplicaCounts};

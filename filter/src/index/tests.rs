@@ -36,7 +36,7 @@ impl Vm {
     }
 
     fn catch_up(&mut self) -> Standing {
-        self.index.catch_up(&self.host, 256)
+        self.index.catch_up(&self.host, Budget { entries: 256, hashes: 8192 })
     }
 
     /// How many hostcalls that takes.
@@ -88,7 +88,7 @@ fn what_a_request_costs() {
     let deltas =
         [Delta::Stored { pod, parent: None, depth: 0, hashes: (0..100).collect() }, Delta::Routed { pod }];
     let nothing_new = vm.calls(|index, host| {
-        index.catch_up(host, 256);
+        index.catch_up(host, Budget { entries: 256, hashes: 8192 });
     });
     let append = vm.calls(|index, host| {
         assert_eq!(index.append(host, &deltas, OnUnseen::Return), Appended::Done);

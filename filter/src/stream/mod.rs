@@ -260,6 +260,7 @@ fn count(host: &impl Host, fleet: &Fleet, sent: &Sent) {
     let metrics = &fleet.metrics;
     metrics.add(host, if sent.by_prefix { Metric::ByPrefix } else { Metric::ByLoad }, 1);
     if sent.by_prefix {
+        metrics.add(host, Metric::ByEvents, u64::from(sent.is_exact));
         metrics.add(host, Metric::BlocksAsked, u64::from(sent.decision.blocks));
         metrics.add(host, Metric::BlocksMatched, u64::from(sent.decision.matched));
     }

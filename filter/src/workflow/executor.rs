@@ -27,6 +27,8 @@ pub struct Sent {
     pub session: Option<BlockHash>,
     /// Whether the prompt took part in the decision.
     pub by_prefix: bool,
+    /// Whether the pod says itself what it holds, and was asked for the prompt's own blocks.
+    pub is_exact: bool,
 }
 
 /// How it ended.
@@ -71,7 +73,10 @@ impl<H: Host> Executor<'_, H> {
             let rank = self.plugin.rank_of(&fleet.index, decision.pod, &slots.chain);
             let pod = self.plugin.slot_of(decision.pod, rank);
             let by_prefix = by_prefix && ready;
-            let mut sent = Sent { decision, pod, rank, record: None, session: None, by_prefix };
+            let is_exact = by_prefix
+                && !slots.chain.cached.is_empty()
+                && pod.is_some_and(|pod| fleet.index.exact().contains(pod.slot));
+            let mut sent = Sent { decision, pod, rank, record: None, session: None, by_prefix, is_exact };
             let (Some(pod), true) = (pod, ready) else { break sent };
             let deltas = self.deltas(fleet, profile, slots, pod, &mut sent);
             if deltas.is_empty() {

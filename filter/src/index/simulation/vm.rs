@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::baton::Rng;
 use crate::host::fake::FakeHost;
-use crate::index::{Appended, BlockHash, Delta, Depths, Index, OnUnseen, PodRef, Slot, SlotState, Standing};
+use crate::index::{
+    Appended, BlockHash, Budget, Delta, Depths, Index, OnUnseen, PodRef, Slot, SlotState, Standing,
+};
 
 pub const PODS: [&str; 6] = ["pod-a", "pod-b", "pod-c", "pod-d", "pod-e", "pod-f"];
 
@@ -77,7 +79,7 @@ impl Vm {
 
     fn request(&mut self) {
         let budget = 1 + self.rng.below(40) as usize;
-        let standing = self.index.catch_up(&self.host, budget);
+        let standing = self.index.catch_up(&self.host, Budget { entries: budget, hashes: 64 * budget });
         let chain = chain(&mut self.rng);
         let mut depths = Depths::default();
         let mut on_unseen = OnUnseen::Return;
