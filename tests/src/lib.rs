@@ -22,7 +22,7 @@ pub use client::{Exchange, Request, Response, Streaming};
 pub use envoy::{Builder, Envoy};
 pub use pods::{Pods, Seen};
 pub use process::{Process, temporary_dir};
-pub use publisher::{Publisher, batch};
+pub use publisher::{Publisher, batch, python};
 pub use raw::{Head, Raw};
 pub use wait::{DEADLINE, wait_for, wait_long, wait_until};
 

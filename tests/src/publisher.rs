@@ -1,4 +1,4 @@
-//! An engine's publisher of KV events: libzmq's PUB socket, which connects to Envoy.
+//! An engine's publisher of KV events: libzmq's PUB socket, which connects to Envoy, or to which a relay connects.
 
 use crate::process::{Process, temporary_dir};
 use crate::{root, wait_for};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 
@@ -23,9 +23,25 @@ impl Publisher {
     /// A publisher under a topic, as `kv@pod-1@llama`. Further arguments are options of its socket, such as
     /// `HEARTBEAT_IVL=100`.
     pub fn connect(to: SocketAddr, topic: &str, options: &[&str]) -> Self {
+        Self::start(topic, |command| command.arg(format!("tcp://{to}")).args(options))
+    }
+
+    /// A publisher that binds, with a buffer of its last `kept` batches, and the ports of both.
+    pub fn bind(topic: &str, kept: usize) -> (Self, [u16; 2]) {
+        let publisher = Self::start(topic, |command| command.args(["bind", &kept.to_string()]));
+        let ports = wait_for("the publisher to be bound", || {
+            let log = publisher.process.log();
+            let mut said = log.lines().find_map(|line| line.strip_prefix("bound "))?.split(' ');
+            let mut port = || said.next()?.parse().ok();
+            Some([port()?, port()?])
+        });
+        (publisher, ports)
+    }
+
+    fn start(topic: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let dir = temporary_dir("publisher").expect("a temporary directory can be made");
         let mut command = Command::new(python());
-        command.arg(root().join("tests/kv-publisher.py")).arg(format!("tcp://{to}")).args(options);
+        arguments(command.arg(root().join("tests/kv-publisher.py")));
         let mut process = Process::start_reading(Stdio::piped(), "kv-publisher", command, &dir, &[]);
         let input = process.input().expect("its input is a pipe");
         Self { process, input, topic: topic.to_owned(), next: 0 }
@@ -80,7 +96,8 @@ pub fn batch(events: &Value, rank: u32) -> Vec<u8> {
     rmp_serde::to_vec(&(now.as_secs_f64(), events, rank)).expect("JSON is msgpack")
 }
 
-fn python() -> &'static PathBuf {
+/// A Python that has pyzmq.
+pub fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
         let cache = std::env::var_os("WARMPATH_CACHE").map_or_else(|| root().join(".envoy"), PathBuf::from);

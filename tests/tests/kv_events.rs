@@ -3,42 +3,55 @@
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 use warmpath_tests::{
-    Builder, Envoy, Pods, Publisher, Request, Response, batch, root, temporary_dir, wait_until,
+    Builder, Envoy, Pods, Process, Publisher, Request, Response, batch, python, root, temporary_dir,
+    wait_until,
 };
 
 const DEBUG: &str = "x-warmpath-debug";
 /// Tokens in a block.
 const BLOCK: usize = 16;
 
+/// A folder that ends with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// With a tokenizer of bytes.
+    fn new() -> Self {
+        let folder = temporary_dir("events").expect("a temporary directory can be made");
+        for name in ["tokenizer.json", "tokenizer_config.json"] {
+            let from = root().join("tests/data/bytes").join(name);
+            std::fs::copy(from, folder.join(name)).expect("a file can be copied");
+        }
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Pods, Envoy as `examples/kv-events` has it, and the folder of the model's tokenizer.
 struct Fleet {
     envoy: Envoy,
     pods: Pods,
-    folder: PathBuf,
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn example(folder: &Path, pods: &Pods) -> Builder {
-    for name in ["tokenizer.json", "tokenizer_config.json"] {
-        let from = root().join("tests/data/bytes").join(name);
-        std::fs::copy(from, folder.join(name)).expect("a file can be copied");
-    }
-    Envoy::with_kv_events(folder, &folder.join("files"), "sim").pods(pods)
+    folder: Folder,
 }
 
 impl Fleet {
     fn start(count: usize, change: impl FnOnce(Builder) -> Builder) -> Self {
-        let folder = temporary_dir("events").expect("a temporary directory can be made");
-        let pods = Pods::start(count, &[]);
-        let envoy = change(example(&folder, &pods)).start();
+        Self::start_in(Folder::new(), Pods::start(count, &[]), change)
+    }
+
+    fn start_in(folder: Folder, pods: Pods, change: impl FnOnce(Builder) -> Builder) -> Self {
+        let socket = folder.0.join("files");
+        let _ = std::fs::remove_file(&socket);
+        let envoy = change(Envoy::with_kv_events(&folder.0, &socket, "sim").pods(&pods)).start();
         let fleet = Self { envoy, pods, folder };
         let mut in_a_row = 0;
         wait_until("all workers to have the tokenizer", || {
@@ -336,4 +349,102 @@ fn who_speaks_is_known_by_address_where_that_is_configured() {
     engine.send(&json!([stored(1000..1160)]));
     engine.wait_for("closed", 1);
     assert!(fleet.envoy.log().contains("no single pod is configured with this address"));
+}
+
+/// The example's relay, from a publisher's ports to a pod.
+fn relay(fleet: &Fleet, [events, replay]: [u16; 2], pod: &str) -> Process {
+    let dir = temporary_dir("relay").expect("a temporary directory can be made");
+    let mut command = Command::new(python());
+    command.arg(root().join("examples/kv-events/relay.py"));
+    let to = fleet.envoy.listener("kv-events-http");
+    command.args(["--events", &format!("tcp://127.0.0.1:{events}")]);
+    command.args(["--replay", &format!("tcp://127.0.0.1:{replay}")]);
+    command.args(["--to", &format!("http://{to}"), "--pod", pod]);
+    Process::start("relay", command, &dir, &[])
+}
+
+#[test]
+fn the_relay_brings_what_was_missed() {
+    let fleet = Fleet::start(2, |envoy| envoy);
+    let mode = |pod: usize| fleet.stat(&format!("kv_events.pod-{pod}.mode"));
+    // Nobody listens when the first batches are published; the engine keeps them.
+    let (mut engine, ports) = Publisher::bind("kv-events", 100);
+    for start in [1000, 2000, 3000] {
+        engine.send(&json!([stored(start..start + 160)]));
+    }
+    let first = relay(&fleet, ports, "pod-1");
+    engine.wait_for("open", 1);
+    engine.send(&json!([stored(1160..1176)]));
+    fleet.wait_for_stat("kv_events_blocks_stored", 31);
+    wait_until("the pod to be exact", || mode(1) == 2);
+    assert_eq!(fleet.served(1000..1176), ("pod-1".into(), "11/11".into()));
+    assert_eq!(fleet.stat("kv_events_gaps"), 0);
+    // Another relay takes over, and a batch is published in between.
+    drop(first);
+    engine.wait_for("closed", 1);
+    engine.send(&json!([removed(2000..2160)]));
+    let second = relay(&fleet, ports, "pod-1");
+    engine.wait_for("open", 2);
+    engine.send(&json!([stored(1176..1192)]));
+    wait_until("what was missed to be there", || fleet.stat("kv_events.pod-1.blocks") == 22);
+    assert_eq!(fleet.served(1000..1192), ("pod-1".into(), "12/12".into()));
+    assert_eq!(fleet.served(2000..2160).1, "0/10");
+    assert_eq!(fleet.served(3000..3160), ("pod-1".into(), "10/10".into()));
+    drop(second);
+
+    // An engine that keeps little: what is lost is lost, and said to be.
+    let (mut engine, ports) = Publisher::bind("kv-events", 1);
+    for start in [4000, 5000] {
+        engine.send(&json!([stored(start..start + 160)]));
+    }
+    let _third = relay(&fleet, ports, "pod-2");
+    engine.wait_for("open", 1);
+    engine.send(&json!([stored(5160..5176)]));
+    wait_until("the pod to be uncertain", || mode(2) == 1);
+    assert_eq!(fleet.stat("kv_events.pod-2.gaps"), 1);
+    engine.send(&json!([{"type": "AllBlocksCleared"}]));
+    wait_until("the pod to be exact", || mode(2) == 2);
+    fleet.envoy.assert_no_trap();
+}
+
+#[test]
+fn an_envoy_that_starts_under_warm_engines_goes_by_what_it_routed() {
+    // The engines keep their configuration, so both Envoys listen at one place.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = json!(free.expect("a port is free").port());
+    let place = |envoy: Builder| {
+        envoy.edit("/static_resources/listeners/2/address/socket_address/port_value", port.clone())
+    };
+    let fleet = Fleet::start_in(Folder::new(), Pods::start(3, &[]), place);
+    let mut engine = fleet.publisher(1);
+    engine.send(&json!([stored(1000..1160)]));
+    wait_until("the pod to be exact", || fleet.stat("kv_events.pod-2.mode") == 2);
+    assert_eq!(fleet.served(1000..1160), ("pod-2".into(), "10/10".into()));
+
+    let Fleet { envoy, pods, folder } = fleet;
+    drop(envoy);
+    engine.wait_for("closed", 1);
+    let fleet = Fleet::start_in(folder, pods, place);
+    let mode = || fleet.stat("kv_events.pod-2.mode");
+    engine.wait_for("open", 2);
+    // What it holds is not known, and what it says now doesn't begin at the beginning.
+    engine.send(&json!([stored(1160..1176), stored(2000..2160)]));
+    wait_until("the pod to be heard", || mode() == 1);
+    assert_eq!(fleet.served(2000..2160), ("pod-2".into(), "10/10".into()), "what was stored since is known");
+    let (first, matched) = fleet.served(1000..1176);
+    assert_eq!(matched, "0/11");
+    assert_eq!(fleet.served(1000..1176), (first, "11/11".into()), "and what was routed since");
+    assert_eq!(fleet.stat("kv_events.pod-2.blocks_waiting"), 1, "its block before was never told of");
+    // The engine evicts a block that was told of, and one that was not.
+    engine.send(&json!([removed(2144..2160), removed(1144..1160)]));
+    fleet.wait_for_stat("kv_events_blocks_removed", 2);
+    assert_eq!(fleet.served(2000..2160).1, "9/10");
+    // What is evicted and stored again is told of, and what waited for it has its place.
+    engine.send(&json!([removed(1000..1160), stored(1000..1160)]));
+    wait_until("nothing to wait", || fleet.stat("kv_events.pod-2.blocks_waiting") == 0);
+    assert_eq!(fleet.stat("kv_events.pod-2.blocks"), 9 + 11);
+    assert_eq!(mode(), 1, "there may be more that nobody told of");
+    engine.send(&json!([{"type": "AllBlocksCleared"}]));
+    wait_until("the pod to be exact", || mode() == 2);
+    fleet.envoy.assert_no_trap();
 }

@@ -161,7 +161,9 @@ fn report(what: &str, outcomes: &[Outcome]) -> f64 {
     let differ: Vec<_> = outcomes.iter().filter(|outcome| outcome.predicted != outcome.cached).collect();
     for outcome in &differ {
         let Outcome { conversation, turn, pod, prompt, predicted, cached } = outcome;
-        eprintln!("  {conversation}.{turn} at {pod}: of {prompt} tokens {predicted} predicted, {cached} cached");
+        eprintln!(
+            "  {conversation}.{turn} at {pod}: of {prompt} tokens {predicted} predicted, {cached} cached"
+        );
     }
     let equal = 100.0 * (outcomes.len() - differ.len()) as f64 / outcomes.len() as f64;
     let warm = outcomes.iter().filter(|outcome| outcome.cached > 0).count();

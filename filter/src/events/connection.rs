@@ -104,7 +104,7 @@ fn message<H: Host>(
         intake.skip(speaker, number);
         Problem::Unreadable(why)
     })?;
-    intake.take(&Message { source, batch: &batch, number, anew: false, speaker }).map(|_| ())
+    intake.take(&Message { source, batch: &batch, number, speaker }).map(|_| ())
 }
 
 fn who(plugin: &Plugin, known: Option<&(Vec<u8>, Source)>) -> String {

@@ -126,7 +126,8 @@ impl Feed {
             _ if anew => Sequence::Gap,
             (None, _) => Sequence::Next,
             (Some(number), Some(next)) if number == next => Sequence::Next,
-            (Some(number), Some(next)) if number < next => Sequence::Repeated,
+            // Who got no answer asks again. Whoever counts from further back is another engine.
+            (Some(number), Some(next)) if number.checked_add(1) == Some(next) => Sequence::Repeated,
             _ => Sequence::Gap,
         }
     }
@@ -494,6 +495,7 @@ mod tests {
             (None, true, Sequence::Gap),
             (None, false, Sequence::Next),
             (Some(500), false, Sequence::Repeated),
+            (Some(499), false, Sequence::Gap),
             // Another engine, of which the first batch was missed.
             (Some(500), true, Sequence::Gap),
             (Some(502), false, Sequence::Gap),
@@ -501,7 +503,7 @@ mod tests {
         ] {
             assert_eq!(feed.sequence(number, anew), expected, "{number:?} {anew}");
         }
-        send(&mut feed, &mut held, 400, vec![removed(&[1])]);
+        send(&mut feed, &mut held, 500, vec![removed(&[1])]);
         assert_eq!(held.0.len(), 1, "repeated");
         send(&mut feed, &mut held, 501, vec![Event::Cleared]);
         assert!(feed.is_exact() && held.0.is_empty());

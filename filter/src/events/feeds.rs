@@ -57,8 +57,6 @@ pub struct Arrival<'a> {
     pub batch: &'a Batch,
     /// Its number, where it has one.
     pub number: Option<u64>,
-    /// Whether something may have been missed before it, whatever its number says. The first of a connection is always so.
-    pub anew: bool,
     /// Who says it.
     pub speaker: Speaker,
     /// The model of its blocks.
@@ -164,10 +162,13 @@ impl Feeds {
         self.heard.get(cache)?.feed.next()
     }
 
-    /// How a batch of this number would follow.
-    pub fn sequence(&self, cache: &str, number: Option<u64>, anew: bool) -> Sequence {
-        let anew = anew || !self.heard.contains_key(cache);
-        self.heard.get(cache).map_or(Sequence::Gap, |heard| heard.feed.sequence(number, anew))
+    /// How a batch of this number would follow, if a request brings it.
+    pub fn sequence(&self, cache: &str, number: Option<u64>) -> Sequence {
+        match self.heard.get(cache) {
+            Some(heard) => heard.feed.sequence(number, false),
+            None if number == Some(0) => Sequence::Start,
+            None => Sequence::Gap,
+        }
     }
 
     /// How good what this VM knows of a cache is.
@@ -198,9 +199,10 @@ impl Feeds {
             lag: Duration::ZERO,
             gauges: Gauges::define(host, cache.name),
         });
-        let Arrival { batch, number, anew, speaker, model } = arrival;
+        let Arrival { batch, number, speaker, model } = arrival;
         let is_other = heard.speaker.replace(speaker) != Some(speaker);
-        let anew = anew || (is_other && speaker != Speaker::Requests);
+        // Something may have been missed before it, whatever its number says.
+        let anew = is_other && speaker != Speaker::Requests;
         let sequence = heard.feed.sequence(number, anew);
         heard.at = now;
         heard.lag = host.now().saturating_sub(Duration::try_from_secs_f64(batch.time).unwrap_or_default());

@@ -165,9 +165,10 @@ impl Ingest {
             if fleet.feeds.is_busy() {
                 return Answer::error(503, "the index takes nothing for the moment; try again in a second");
             }
-            let is_gap = fleet.feeds.sequence(id, asked.number, false) == Sequence::Gap;
-            if is_gap && asked.number.is_some() && !asked.accepts_gap {
-                let next = fleet.feeds.next(id).unwrap_or(0);
+            let is_gap = fleet.feeds.sequence(id, asked.number) == Sequence::Gap;
+            if let Some(number) = asked.number.filter(|_| is_gap && !asked.accepts_gap) {
+                // An engine that counts from further back has started anew.
+                let next = fleet.feeds.next(id).filter(|next| *next < number).unwrap_or(0);
                 let what = "batches before this one are missing: replay them from `next`, or send this one with \
                             x-warmpath-gap: accept";
                 return Answer(409, json!({"error": {"message": what}, "next": next}));
@@ -177,11 +178,9 @@ impl Ingest {
     }
 
     fn take_batch(&self, host: &impl Host, asked: &Asked, batch: &Batch) -> Answer {
-        let Asked { source, number, accepts_gap, .. } = asked;
+        let Asked { source, number, .. } = asked;
         let intake = self.intake(host);
-        // What was not repeated when it could have been is lost; all else follows.
-        let anew = *accepts_gap && number.is_some();
-        let message = Message { source, batch, number: *number, anew, speaker: Speaker::Requests };
+        let message = Message { source, batch, number: *number, speaker: Speaker::Requests };
         match intake.take(&message) {
             Ok(taken) => {
                 intake.flush();

@@ -104,8 +104,6 @@ pub struct Message<'a> {
     pub batch: &'a Batch,
     /// Its number.
     pub number: Option<u64>,
-    /// Whether something may have been missed before it, whatever its number says.
-    pub anew: bool,
     /// Who says it.
     pub speaker: Speaker,
 }
@@ -166,7 +164,7 @@ impl<H: Host> Intake<'_, H> {
 
     /// Takes a batch. It is brought into the log by [`Intake::flush`].
     pub fn take(&self, message: &Message<'_>) -> Result<Taken, Problem> {
-        let Message { source, batch, number, anew, speaker } = message;
+        let Message { source, batch, number, speaker } = message;
         let settings = self.plugin.router.settings();
         let known = self.plugin.tokenizer_of(Some(&source.model));
         let (tokenizer, _) = known.ok_or_else(|| Problem::NoTokenizer(source.model.clone()))?;
@@ -181,7 +179,6 @@ impl<H: Host> Intake<'_, H> {
         let arrival = Arrival {
             batch,
             number: *number,
-            anew: *anew,
             speaker: *speaker,
             model: Model { name: model, block_tokens: tokenizer.block_tokens },
         };
