@@ -288,9 +288,11 @@ impl Feeds {
         }
         self.flush(host, index, metrics, now);
         if now.is_multiple_of(GAUGES) {
-            // A cache that another VM hears by now is that one's to tell of.
-            let own = self.heard.values().filter(|heard| heard.speaker.is_some());
-            own.for_each(|heard| heard.write(host, now));
+            // Who is not heard any more is written once: by then another VM may hear it.
+            for heard in self.heard.values_mut().filter(|heard| heard.speaker.is_some()) {
+                heard.write(host, now);
+                heard.speaker = heard.speaker.filter(|_| heard.is_heard(now));
+            }
             self.heard.retain(|id, heard| heard.speaker.is_some() || index.find(id).is_some());
         }
     }

@@ -28,7 +28,11 @@ enum Runs {
 impl Router {
     /// Envoy with one worker.
     pub fn envoy(name: &'static str, builder: Builder) -> Self {
-        let envoy = builder.concurrency(1).start();
+        Self::of(name, builder.concurrency(1).start())
+    }
+
+    /// An Envoy that runs.
+    pub fn of(name: &'static str, envoy: Envoy) -> Self {
         let (address, process) = (envoy.address(), envoy.process_id());
         pin(process, 0);
         Self { name, address, process, runs: Runs::Envoy(envoy), next: 0 }
