@@ -11,6 +11,8 @@ mod feeds;
 mod ingest;
 mod intake;
 pub mod names;
+#[cfg(test)]
+mod tests;
 mod value;
 pub mod zmtp;
 

@@ -329,7 +329,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     /// What libzmq 4.3.5 sends when its PUB connects, up to its first message.
-    fn hello() -> Vec<u8> {
+    pub(crate) fn hello() -> Vec<u8> {
         let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
         bytes.extend(MECHANISM);
         bytes.extend([0; 32]);
