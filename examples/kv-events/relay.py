@@ -19,8 +19,8 @@ HEARTBEAT_SECONDS = 5
 class Relay:
     def __init__(self, arguments):
         self.to = urllib.parse.urlsplit(arguments.to)
-        model = "?" + urllib.parse.urlencode({"model": arguments.model}) if arguments.model else ""
-        self.path = f"/warmpath/v1/kv-events/{urllib.parse.quote(arguments.pod, safe=':[]')}{model}"
+        query = urllib.parse.urlencode({"model": arguments.model or "", "rank": arguments.rank})
+        self.path = f"/warmpath/v1/kv-events/{urllib.parse.quote(arguments.pod, safe=':[]')}?{query}"
         self.token = os.environ.get("WARMPATH_TOKEN")
         self.http = None
         self.next = None
@@ -105,6 +105,7 @@ def main():
     parser.add_argument("--to", required=True, help="Warmpath's listener for events, such as http://envoy:8082")
     parser.add_argument("--pod", required=True, help="the pod's name or address in Warmpath's configuration")
     parser.add_argument("--model", help="the model, where the pod's configuration doesn't say it")
+    parser.add_argument("--rank", type=int, default=0, help="the data-parallel rank that publishes there (default: 0)")
     parser.add_argument("--topic", default="", help="what topics begin with (default: all)")
     Relay(parser.parse_args()).run()
 

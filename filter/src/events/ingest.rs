@@ -1,8 +1,9 @@
-//! KV events by HTTP, on a listener of their own: `POST /warmpath/v1/kv-events/POD[?model=MODEL]`.
+//! KV events by HTTP, on a listener of their own: `POST /warmpath/v1/kv-events/POD[?model=MODEL][&rank=RANK]`.
 //!
 //! The body is a batch as engines publish it, in msgpack or (with `content-type: application/json`) in JSON. Its number stands in
 //! `x-warmpath-sequence`; a publisher without numbers vouches for having missed nothing. An empty body with the number of the
-//! next batch says that the publisher is still there and has sent all before: to be said every few seconds.
+//! next batch says that the publisher is still there and has sent all before: to be said every few seconds, with the `rank` where
+//! it isn't 0.
 //!
 //! Answers are JSON with `next`, the number that is to come next, and `mode`: 202, or an error that says what is wrong. 409: batches
 //! before this one are missing; replay from `next`, or send this one with `x-warmpath-gap: accept` if that can't be.
@@ -31,6 +32,8 @@ pub struct Ingest {
 /// What a request's headers say.
 struct Asked {
     source: Source,
+    /// Of an empty body, or of a question; a batch says its own.
+    rank: u32,
     number: Option<u64>,
     accepts_gap: bool,
     is_json: bool,
@@ -127,12 +130,17 @@ impl Ingest {
         let Ok(number) = number.transpose() else {
             return Err(Answer::error(400, "x-warmpath-sequence is no number"));
         };
-        let model = query.split('&').find_map(|pair| pair.strip_prefix("model=")).map(decoded);
+        let field = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name));
+        let model = field("model=").map(decoded);
+        let Ok(rank) = field("rank=").unwrap_or("0").parse() else {
+            return Err(Answer::error(400, "rank is no number"));
+        };
         let is = |name: &str, text: &str| {
             headers.text(name).is_some_and(|value| value.to_ascii_lowercase().contains(text))
         };
         Ok(Asked {
-            source: self.intake(host).source(position, model.as_deref()),
+            source: self.intake(host).source(position, model.as_deref().filter(|model| !model.is_empty())),
+            rank,
             number,
             accepts_gap: is("x-warmpath-gap", "accept"),
             is_json: is("content-type", "json"),
@@ -160,9 +168,12 @@ impl Ingest {
         };
         let id = self.cache_id(&asked.source, batch.rank);
         if let Some(id) = &id
-            && let Ok(fleet) = self.plugin.fleet.try_borrow()
+            && let Ok(mut fleet) = self.plugin.fleet.try_borrow_mut()
         {
-            if fleet.feeds.is_busy() {
+            if fleet.index.find(id).is_none() {
+                fleet.catch_up(host);
+            }
+            if fleet.feeds.is_busy() || fleet.index.find(id).is_none() {
                 return Answer::error(503, "the index takes nothing for the moment; try again in a second");
             }
             let is_gap = fleet.feeds.sequence(id, asked.number) == Sequence::Gap;
@@ -207,7 +218,9 @@ impl Ingest {
                 "the body is empty; send a batch, or the next number in x-warmpath-sequence",
             );
         };
-        let Some(id) = self.cache_id(&asked.source, 0) else { return Answer::error(404, "no such pod") };
+        let Some(id) = self.cache_id(&asked.source, asked.rank) else {
+            return Answer::error(422, Problem::NoRank(asked.rank));
+        };
         let Ok(mut fleet) = self.plugin.fleet.try_borrow_mut() else { return Answer::error(503, "busy") };
         let now = fleet.ticks();
         match fleet.feeds.next(&id) {
@@ -218,11 +231,11 @@ impl Ingest {
             }
         }
         drop(fleet);
-        self.known(202, &asked.source, 0)
+        self.known(202, &asked.source, asked.rank)
     }
 
     fn status(&self, asked: &Asked) -> Answer {
-        self.known(200, &asked.source, 0)
+        self.known(200, &asked.source, asked.rank)
     }
 
     /// What this worker knows of a cache.

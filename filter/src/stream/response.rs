@@ -97,7 +97,8 @@ impl Stream {
 
     /// Records the chain at a pod that nobody had chosen.
     fn record_at(&self, host: &impl Host, fleet: &mut Fleet, pod: PodRef) -> Option<Record> {
-        let (deltas, record) = recorded(fleet.index.replica(), pod, &self.slots.chain.hashes);
+        let is_exact = fleet.index.exact().contains(pod.slot);
+        let (deltas, record) = recorded(fleet.index.replica(), pod, &self.slots.chain, is_exact);
         let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
         Some(record)
     }

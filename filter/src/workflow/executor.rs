@@ -122,7 +122,7 @@ impl<H: Host> Executor<'_, H> {
         let decision = &sent.decision;
         let mut deltas = Vec::new();
         if profile.reads(SlotId::Residency) && !slots.chain.is_empty() {
-            let (recorded, record) = record::recorded(replica, pod, &slots.chain.hashes);
+            let (recorded, record) = record::recorded(replica, pod, &slots.chain, sent.is_exact);
             deltas = recorded;
             sent.record = Some(record);
         }

@@ -1,5 +1,6 @@
 //! What a decision tells the other workers, through the log: where the request went, and what it will leave in a cache.
 
+use crate::blocks::Chain;
 use crate::index::{BlockHash, Delta, PodRef, Replica};
 
 /// Seconds for which a chain that was used counts as fresh: its next use within them isn't worth an entry.
@@ -14,11 +15,17 @@ pub struct Record {
     pub before: usize,
 }
 
-/// What to append for a request that goes to a pod, and what it may have to take back. Nothing, if that is known already.
-pub fn recorded(replica: &Replica, pod: PodRef, chain: &[BlockHash]) -> (Vec<Delta>, Record) {
+/// What to append for a request that goes to a pod, and what it may have to take back. Nothing, if that is known already: by
+/// what was routed, or because the pod says itself what it holds (`is_exact`), and that is all of the prompt.
+pub fn recorded(replica: &Replica, pod: PodRef, chain: &Chain, is_exact: bool) -> (Vec<Delta>, Record) {
+    let Chain { hashes: chain, cached } = chain;
     let before = replica.table().depth_of(pod.slot, chain);
     let record = Record { pod, before };
     let Some(leaf) = chain.last() else { return (Vec::new(), record) };
+    let says_all = || !cached.is_empty() && replica.table().depth_of(pod.slot, cached) == cached.len();
+    if is_exact && says_all() {
+        return (Vec::new(), Record { pod, before: chain.len() });
+    }
     let (held, new) = chain.split_at_checked(before).unwrap_or((chain, &[]));
     let mut deltas = Vec::new();
     if !new.is_empty() {
@@ -39,7 +46,8 @@ pub fn recorded(replica: &Replica, pod: PodRef, chain: &[BlockHash]) -> (Vec<Del
 
 /// What to append for a session that goes to `pod`, and no longer to `others`.
 pub fn session(replica: &Replica, pod: PodRef, others: &[PodRef], session: BlockHash) -> Vec<Delta> {
-    let (mut deltas, _) = recorded(replica, pod, &[session]);
+    let alone = Chain { hashes: vec![session], cached: Vec::new() };
+    let (mut deltas, _) = recorded(replica, pod, &alone, false);
     deltas.extend(others.iter().map(|other| Delta::Removed { pod: *other, hashes: vec![session] }));
     deltas
 }
