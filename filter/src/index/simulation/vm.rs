@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::baton::Rng;
+use crate::blocks::Kind;
 use crate::host::fake::FakeHost;
 use crate::index::{
     Appended, BlockHash, Budget, Delta, Depths, Index, OnUnseen, PodRef, Slot, SlotState, Standing,
@@ -19,7 +20,9 @@ pub fn chain(rng: &mut Rng) -> Vec<BlockHash> {
     let hash = |(root, branch, depth): (u64, u64, u64)| {
         xxhash_rust::xxh3::xxh3_64(&[root as u8, branch as u8, depth as u8])
     };
-    (0..length).map(|depth| hash(name(depth))).collect()
+    // Chains of each kind have their twins in the others.
+    let kind = Kind::ALL[rng.below(3) as usize];
+    (0..length).map(|depth| kind.name(hash(name(depth)))).collect()
 }
 
 pub struct Vm {
@@ -66,6 +69,8 @@ impl Vm {
         let mask = self.rng.next() | self.rng.next();
         let pods = PODS.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1).map(|(_, pod)| *pod);
         self.index.set_pods(pods.collect::<Vec<_>>());
+        let exact = self.rng.next();
+        self.index.set_exact(Slot::all().take(7).filter(|slot| exact >> slot.number() & 1 == 1).collect());
     }
 
     fn finish(&mut self) {
