@@ -8,11 +8,8 @@ cd "$(dirname "$0")/.."
 cache=${WARMPATH_CACHE:-$PWD/.envoy}
 if [ "${1:-}" = --dynamo ]; then
   shift
-  envoy/venv.sh "$cache/dynamo-python" ai-dynamo-runtime==1.6.1 aiohttp==3.14.5 kubernetes==32.0.1 msgspec==0.23.0 \
-    prometheus-client==0.26.0 pyzmq==27.3.0 redis==8.1.0 tqdm==4.70.1 transformers==5.24.0 zstandard==0.25.0
-  export DYNAMO_PYTHON=$cache/dynamo-python/bin/python
-  # It asks for packages that only engines need.
-  "$DYNAMO_PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps ai-dynamo==1.6.1
+  DYNAMO_PYTHON=$(tests/dynamo.sh)
+  export DYNAMO_PYTHON
 fi
 rounds=${1:-20}
 [ $# = 0 ] || shift

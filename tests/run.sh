@@ -55,6 +55,10 @@ if [ $what = all ]; then
   WARMPATH_PARITY=$(tests/parity/get.sh)
   export WARMPATH_PARITY
   cargo test --package warmpath --locked --test parity -- --ignored --nocapture
+  step "what NVIDIA Dynamo's simulated engines publish, and find in their caches"
+  DYNAMO_PYTHON=$(tests/dynamo.sh)
+  export DYNAMO_PYTHON
+  cargo test --package warmpath-tests --locked --test dynamo_mocker -- --ignored --nocapture
 fi
 
 step "tests"

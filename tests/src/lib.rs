@@ -12,6 +12,7 @@ mod config;
 mod container;
 mod envoy;
 mod pods;
+pub mod predictions;
 mod process;
 mod publisher;
 mod raw;

@@ -50,6 +50,11 @@ fn event(pod: usize, chain: usize, first: usize, tokens: &[u32]) -> Stored {
     }
 }
 
+/// The first blocks of events of what a chain has for itself, from its tail.
+fn own_blocks() -> impl Iterator<Item = usize> {
+    (SHARED.next_multiple_of(EVENT)..CHAIN).step_by(EVENT).rev()
+}
+
 /// Every event in the order in which pods would send them: one chain of each pod after the other.
 fn events() -> Vec<(usize, Stored)> {
     let mut events = Vec::new();
@@ -136,7 +141,7 @@ fn ours(
     let found = depths.steps.iter().map(|(depth, pods)| (*depth, pods.len())).collect();
     times
         .remove
-        .push(each(PODS * CHAIN, || removed.iter().for_each(|(pod, batch)| apply(&mut table, *pod, batch))));
+        .push(each(removed.len() * EVENT, || removed.iter().for_each(|(pod, batch)| apply(&mut table, *pod, batch))));
     found
 }
 
@@ -172,9 +177,9 @@ fn theirs(events: &[(usize, Stored)], blocks: usize, times: &mut Times) -> Vec<(
         .scores
         .values()
         .for_each(|depth| *found.entry(*depth).or_default() += 1);
-    times.remove.push(each(PODS * CHAIN, || {
+    times.remove.push(each(PODS * own_blocks().count() * EVENT, || {
         for pod in 0..PODS {
-            for first in (0..CHAIN).step_by(EVENT).rev() {
+            for first in own_blocks() {
                 let names: Vec<_> =
                     (first..first + EVENT).map(|block| SequenceHash(name(pod, 1, block))).collect();
                 index.apply_removed(workers[pod], &names, &mut maps[pod]);
@@ -193,9 +198,9 @@ fn main() {
             (*pod, Batch { events: vec![Event::Stored(stored.clone())], ..Batch::default() })
         })
         .collect();
-    // A chain of each pod goes, from its tail.
+    // Of a chain of each pod goes what it has for itself, from its tail.
     let removed: Vec<_> = (0..PODS)
-        .flat_map(|pod| (0..CHAIN).step_by(EVENT).rev().map(move |first| (pod, first)))
+        .flat_map(|pod| own_blocks().map(move |first| (pod, first)))
         .map(|(pod, first)| {
             let names = (first..first + EVENT).map(|block| name(pod, 1, block)).collect();
             let event = Event::Removed(Removed { names, ..Removed::default() });
