@@ -283,8 +283,10 @@ pub fn link(previous: u64, digest: u64) -> u64 {
 
 /// The digest of a block of tokens, as [`link`] takes it. `bytes` is a buffer.
 pub fn digest(tokens: &[u32], bytes: &mut Vec<u8>) -> u64 {
-    bytes.clear();
-    bytes.extend(tokens.iter().flat_map(|id| id.to_le_bytes()));
+    bytes.resize(size_of_val(tokens), 0);
+    for (to, id) in bytes.as_chunks_mut().0.iter_mut().zip(tokens) {
+        *to = id.to_le_bytes();
+    }
     xxh3_64(bytes)
 }
 

@@ -8,10 +8,13 @@
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use std::marker::PhantomData;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::value::{Digest, Scalar, otherwise};
+use super::value::{Digest, Item, One, Scalar, otherwise};
 
+/// Numbers for which memory is taken before they arrive.
+const MOST_BELIEVED: usize = 4096;
 /// Most events of a batch; one has about as many as an engine's step has requests.
 pub const MAX_EVENTS: usize = 65_536;
 
@@ -292,8 +295,8 @@ impl<'de> Fields<'de> {
             _ => {}
         }
         Ok(match field {
-            "block_hashes" => from.next(List(Scalar::name))?.map(|names| self.names = names),
-            "token_ids" => from.next(List(Scalar::small))?.map(|tokens| self.tokens = tokens),
+            "block_hashes" => from.next(List::SEED)?.map(|names| self.names = names),
+            "token_ids" => from.next(List::SEED)?.map(|tokens| self.tokens = tokens),
             "extra_keys" => from.next(ExtraKeys)?.map(|extra| self.extra = extra),
             _ => from.next(Scalar::SEED)?.map(|_| ()),
         }
@@ -330,7 +333,7 @@ impl<'de> Fields<'de> {
         let names = self.names.ok_or("block_hashes is missing, or has what is no hash")?;
         let tokens = self.tokens.ok_or("token_ids is missing, or has what is no token id")?;
         let block_size = self.block_size.filter(|size| *size > 0).ok_or("block_size is missing")?;
-        let parent = self.parent.map(|parent| parent.name().ok_or("parent_block_hash is no hash"));
+        let parent = self.parent.map(|parent| parent.item().ok_or("parent_block_hash is no hash"));
         if Some(tokens.len()) != names.len().checked_mul(block_size as usize) {
             return Err("token_ids are not as many as the blocks have");
         }
@@ -389,25 +392,30 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
-/// A list of scalars, each understood by a function. `None` where it is no list, or one of them isn't understood.
-struct List<F>(F);
+/// A list of numbers or names. `None` where it is no list, or where one of them is something else.
+struct List<T>(PhantomData<T>);
 
-impl<'de, T, F: Fn(&Scalar<'de>) -> Option<T>> DeserializeSeed<'de> for List<F> {
+impl<T> List<T> {
+    const SEED: Self = Self(PhantomData);
+}
+
+impl<'de, T: Item> DeserializeSeed<'de> for List<T> {
     type Value = Option<Vec<T>>;
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
         from.deserialize_any(self)
     }
 }
 
-impl<'de, T, F: Fn(&Scalar<'de>) -> Option<T>> Visitor<'de> for List<F> {
+impl<'de, T: Item> Visitor<'de> for List<T> {
     type Value = Option<Vec<T>>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
-        let mut list = Some(Vec::new());
-        while let Some(value) = from.next_element_seed(Scalar::SEED)? {
-            match (self.0(&value), &mut list) {
+        // An announced length is believed as far as it costs little.
+        let mut list = Some(Vec::with_capacity(from.size_hint().unwrap_or(0).min(MOST_BELIEVED)));
+        while let Some(value) = from.next_element_seed(One::SEED)? {
+            match (value, &mut list) {
                 (Some(value), Some(list)) => list.push(value),
                 _ => list = None,
             }
@@ -473,24 +481,12 @@ impl<'de> Deserialize<'de> for Extra {
     }
 }
 
-impl Scalar<'_> {
-    /// The name that it is for a block.
-    fn name(&self) -> Option<Name> {
-        match self {
-            Self::Unsigned(number) => Some(*number),
-            Self::Signed(number) => Some(number.cast_unsigned()),
-            Self::Text(text) => Some(xxh3_64(text.as_bytes())),
-            Self::Bytes(bytes) => Some(xxh3_64(bytes)),
-            Self::Float(_) | Self::Nil | Self::Other => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
     use serde_json::{Value, json};
+    use xxhash_rust::xxh3::xxh3_64;
 
     /// Batches as a real engine sent them: each a length and a payload.
     fn captured(file: &str) -> Vec<Vec<u8>> {

@@ -63,6 +63,96 @@ pub enum Scalar<'de> {
     Other,
 }
 
+/// What lists are of: token ids, and names of blocks.
+pub trait Item: Sized {
+    /// That which a number is, if it is one.
+    fn of_unsigned(number: u64) -> Option<Self>;
+    /// That which a negative number is.
+    fn of_signed(number: i64) -> Option<Self>;
+    /// That which bytes, or the bytes of a text, are.
+    fn of_bytes(bytes: &[u8]) -> Option<Self>;
+}
+
+impl Item for u32 {
+    fn of_unsigned(number: u64) -> Option<Self> {
+        Self::try_from(number).ok()
+    }
+    fn of_signed(_: i64) -> Option<Self> {
+        None
+    }
+    fn of_bytes(_: &[u8]) -> Option<Self> {
+        None
+    }
+}
+
+impl Item for u64 {
+    fn of_unsigned(number: u64) -> Option<Self> {
+        Some(number)
+    }
+    fn of_signed(number: i64) -> Option<Self> {
+        Some(number.cast_unsigned())
+    }
+    fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        Some(xxh3_64(bytes))
+    }
+}
+
+/// Reads one item, without the detour of a [`Scalar`]: there are hundreds in an event.
+pub struct One<T>(PhantomData<T>);
+
+impl<T> One<T> {
+    /// Reads one.
+    pub const SEED: Self = Self(PhantomData);
+}
+
+impl<'de, T: Item> DeserializeSeed<'de> for One<T> {
+    type Value = Option<T>;
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Item> Visitor<'de> for One<T> {
+    type Value = Option<T>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, bytes or a text")
+    }
+    #[inline]
+    fn visit_u64<E>(self, number: u64) -> Result<Option<T>, E> {
+        Ok(T::of_unsigned(number))
+    }
+    fn visit_i64<E>(self, number: i64) -> Result<Option<T>, E> {
+        Ok(u64::try_from(number).map_or_else(|_| T::of_signed(number), T::of_unsigned))
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<Option<T>, E> {
+        Ok(None)
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<Option<T>, E> {
+        Ok(None)
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Option<T>, E> {
+        Ok(T::of_bytes(text.as_bytes()))
+    }
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Option<T>, E> {
+        Ok(T::of_bytes(bytes))
+    }
+    fn visit_unit<E>(self) -> Result<Option<T>, E> {
+        Ok(None)
+    }
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Option<T>, D::Error> {
+        from.deserialize_any(IgnoredAny).map(|_| None)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Option<T>, A::Error> {
+        while from.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Option<T>, A::Error> {
+        while from.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
 /// Reads a [`Scalar`]; never fails on a value of another type.
 pub struct AnyScalar;
 
@@ -77,6 +167,17 @@ impl Scalar<'_> {
             Self::Signed(number) => Some(*number as f64),
             Self::Float(number) => Some(*number),
             _ => None,
+        }
+    }
+
+    /// What it is as an item of a list.
+    pub fn item<T: Item>(&self) -> Option<T> {
+        match self {
+            Self::Unsigned(number) => T::of_unsigned(*number),
+            Self::Signed(number) => T::of_signed(*number),
+            Self::Text(text) => T::of_bytes(text.as_bytes()),
+            Self::Bytes(bytes) => T::of_bytes(bytes),
+            Self::Float(_) | Self::Nil | Self::Other => None,
         }
     }
 

@@ -188,9 +188,11 @@ impl Replica {
             Delta::Removed { pod, hashes } if self.roster.is_active(*pod) => {
                 self.remove(pod.slot, hashes);
                 // What an engine no longer holds nobody needs to guess.
-                let cached = hashes.iter().filter(|hash| Kind::of(**hash) == Kind::Cached);
-                let guesses: Vec<_> = cached.map(|hash| Kind::Tokens.name(*hash)).collect();
-                self.remove(pod.slot, &guesses);
+                if self.table.held_of(pod.slot, Kind::Tokens) > 0 {
+                    let cached = hashes.iter().filter(|hash| Kind::of(**hash) == Kind::Cached);
+                    let guesses: Vec<_> = cached.map(|hash| Kind::Tokens.name(*hash)).collect();
+                    self.remove(pod.slot, &guesses);
+                }
             }
             Delta::Touched { pod, leaf } if self.roster.is_active(*pod) => {
                 self.table.touch(*leaf, self.clock);

@@ -211,27 +211,24 @@ fn main() {
         let prompts = Rc::new(Prompts::new(Shape::Quarter, 1000));
         let mut times = [Vec::new(), Vec::new()];
         let mut flowed = (0, Duration::ZERO);
-        tokio::task::LocalSet::new().block_on(&runtime, async {
-            run.envoy.run(&prompts, 2000, 4).await;
-            for _ in 0..rounds {
-                times[0].extend(run.envoy.run(&prompts, 4000, 4).await);
-                let stop = Arc::new(AtomicBool::new(false));
-                let (flag, events) = (stop.clone(), run.events);
-                let publisher = std::thread::spawn(move || pace(events, &flag));
-                // Until its messages are prepared and its cache is full.
-                while run.envoy.stat("wasmcustom.warmpath.kv_events.pod-1.mode") != Some(2) {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                std::thread::sleep(Duration::from_millis(700));
-                times[1].extend(run.envoy.run(&prompts, 4000, 4).await);
-                stop.store(true, Ordering::Relaxed);
-                let (sent, took) = publisher.join().expect("the publisher ends");
-                flowed = (flowed.0 + sent, flowed.1 + took);
-                while run.envoy.stat("wasmcustom.warmpath.kv_events.pod-1.mode") == Some(2) {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-            }
-        });
+        let local = tokio::task::LocalSet::new();
+        let mut requests = |run: &mut Run, count| local.block_on(&runtime, run.envoy.run(&prompts, count, 4));
+        let is_exact = |run: &Run| run.envoy.stat("wasmcustom.warmpath.kv_events.pod-1.mode") == Some(2);
+        requests(&mut run, 2000);
+        for _ in 0..rounds {
+            times[0].extend(requests(&mut run, 4000));
+            let stop = Arc::new(AtomicBool::new(false));
+            let (flag, events) = (stop.clone(), run.events);
+            let publisher = std::thread::spawn(move || pace(events, &flag));
+            // Its messages are prepared, and its cache is full.
+            wait_until("the publisher to be heard", || is_exact(&run));
+            std::thread::sleep(Duration::from_millis(700));
+            times[1].extend(requests(&mut run, 4000));
+            stop.store(true, Ordering::Relaxed);
+            let (sent, took) = publisher.join().expect("the publisher ends");
+            flowed = (flowed.0 + sent, flowed.1 + took);
+            wait_until("its end to be seen", || !is_exact(&run));
+        }
         let rates = [0.0, flowed.0 as f64 / flowed.1.as_secs_f64()];
         for ((name, times), rate) in ["no events", "events"].iter().zip(&mut times).zip(rates) {
             let name = format!("{workers} workers, {name}");

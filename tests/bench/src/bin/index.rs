@@ -139,9 +139,9 @@ fn ours(
     }));
     table.depths(&chains[0], &PodSet::FULL, &mut depths);
     let found = depths.steps.iter().map(|(depth, pods)| (*depth, pods.len())).collect();
-    times
-        .remove
-        .push(each(removed.len() * EVENT, || removed.iter().for_each(|(pod, batch)| apply(&mut table, *pod, batch))));
+    times.remove.push(each(removed.len() * EVENT, || {
+        removed.iter().for_each(|(pod, batch)| apply(&mut table, *pod, batch))
+    }));
     found
 }
 
