@@ -355,3 +355,46 @@ fn tokenizers() {
     refuses(&format!(r#"{right}, "built_in": "m""#), "cluster", &["cluster and path", "built_in alone"]);
     refuses(&format!(r#"{right}, "block_size": 16"#), "block_size", &["unknown field"]);
 }
+
+#[test]
+fn kv_events_and_ranks() {
+    let right = r#""kv_events": {"pod_by": "address", "token": "0123456789abcdef", "max_message_bytes": 65536, "cache_blocks": 1000}"#;
+    assert!(load(format!("{{{PODS}, {right}}}").as_bytes()).is_ok());
+    for (fields, path, words) in [
+        (r#""pod_by": "name""#, "kv_events.pod_by", &["unknown variant `name`", "topic"][..]),
+        (r#""token": "short""#, "kv_events.token", &["16 to 4096"]),
+        (r#""token": "with a space in it""#, "kv_events.token", &["without spaces"]),
+        (r#""max_message_bytes": 100"#, "kv_events.max_message_bytes", &["100 is out of range"]),
+        (r#""cache_blocks": 1"#, "kv_events.cache_blocks", &["1 is out of range"]),
+        (r#""port": 5557"#, "kv_events.port", &["unknown field"]),
+    ] {
+        refuses_field(&format!(r#""kv_events": {{{fields}}}"#), path, words);
+    }
+    let ranks = |ranks: u32, pods: usize| {
+        let pod = |n| format!(r#"{{"address": "10.0.0.1:{}", "ranks": {ranks}}}"#, 1000 + n);
+        format!(r#"{{"pods": [{}]}}"#, (0..pods).map(pod).collect::<Vec<_>>().join(","))
+    };
+    assert!(load(ranks(64, 8).as_bytes()).is_ok());
+    refuses(&ranks(0, 1), "pods[0].ranks", &["0 is out of range"]);
+    refuses(&ranks(65, 1), "pods[0].ranks", &["65 is out of range"]);
+    refuses(&ranks(64, 9), "pods", &["576 ranks together", "at most 512"]);
+}
+
+#[test]
+fn aliases_stand_for_models_that_are_there() {
+    let tokenizers =
+        |fields: &str| format!(r#""tokenizers": [{{"models": ["m", "lora"], "built_in": "m", {fields}}}]"#);
+    let right = format!("{{{PODS}, {}}}", tokenizers(r#""aliases": {"other": "m"}"#));
+    let router = load(right.as_bytes()).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let settings = &router.settings().tokenizers[0];
+    let model = |asked| settings.model(asked).unwrap();
+    assert_eq!(
+        [model(Some("m")), model(Some("other")), model(Some("lora")), model(None)],
+        ["m", "m", "lora", "m"]
+    );
+    assert!(settings.serves("other") && settings.serves("lora") && !settings.serves("x"));
+    let path = "tokenizers[0].aliases";
+    refuses_field(&tokenizers(r#""aliases": {"other": "x"}"#), path, &["\"other\" stands for \"x\""]);
+    let twice = tokenizers(r#""aliases": {"lora": "m"}"#);
+    refuses_field(&twice, "tokenizers[0].models", &["\"lora\" has a tokenizer already"]);
+}
