@@ -46,6 +46,11 @@ impl Router {
         Self { name, address, process, runs: Runs::Others(router, pods), next: 0 }
     }
 
+    /// Binds the first thread of its process to another core. Envoy's has no connections.
+    pub fn pin_first(&self, core: usize) {
+        taskset("-cp", self.process, core);
+    }
+
     /// A statistic of Envoy's; `None` where this is no Envoy.
     pub fn stat(&self, name: &str) -> Option<u64> {
         match &self.runs {
@@ -101,7 +106,11 @@ pub fn buffer_only(builder: Builder) -> Builder {
 
 /// Binds a process with all its threads to a core.
 pub fn pin(process: u32, core: usize) {
-    let ran = Command::new("taskset").args(["-acp", &core.to_string(), &process.to_string()]).output();
+    taskset("-acp", process, core);
+}
+
+fn taskset(how: &str, process: u32, core: usize) {
+    let ran = Command::new("taskset").args([how, &core.to_string(), &process.to_string()]).output();
     assert!(
         ran.is_ok_and(|run| run.status.success()),
         "taskset (util-linux) could not pin a process to core {core}"
