@@ -43,6 +43,7 @@ struct Reported {
     full: u64,
     failed: u64,
     unreadable: u64,
+    refused: u64,
 }
 
 impl Fleet {
@@ -129,6 +130,7 @@ impl Fleet {
         let now = Reported {
             full: counts.full,
             failed: counts.failed,
+            refused: counts.refused_blocks,
             unreadable: counts
                 .unreadable_entries
                 .saturating_add(counts.unreadable_shards)
@@ -137,6 +139,7 @@ impl Fleet {
         let before = std::mem::replace(&mut self.reported, now);
         self.metrics.add(host, Metric::LogFull, now.full.saturating_sub(before.full));
         self.metrics.add(host, Metric::LogFailed, now.failed.saturating_sub(before.failed));
+        self.metrics.add(host, Metric::IndexRefused, now.refused.saturating_sub(before.refused));
         self.metrics.add(host, Metric::Unreadable, now.unreadable.saturating_sub(before.unreadable));
         if self.index.holds_lease() {
             let table = self.index.replica().table();

@@ -45,6 +45,7 @@ metrics! {
     VmStarted Counter "vm_started" "VMs that took up work. More than Envoy's workers and main thread: one trapped.";
     DecisionTime Histogram "decision_microseconds" "Time from the whole body to the decision, in microseconds.";
     IndexBlocks Gauge "index_blocks" "Blocks in the index.";
+    IndexRefused Counter "index_blocks_refused" "Blocks for which the index had no room, over all VMs: raise index.max_blocks.";
     IndexMemory Gauge "index_memory_bytes" "Memory of one replica of the index.";
     TokenizerFailures Counter "tokenizer_failures" "Failed attempts to get or load a tokenizer, over all VMs; Envoy's log says why.";
     TokenizersReady Gauge "tokenizers_ready" "Tokenizers that are loaded, in the VM that keeps house.";

@@ -18,8 +18,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+/// Requests that a rank may have more than the one with the fewest, and still be chosen for what it holds.
+const RANK_SLACK: u32 = 4;
 /// Most connections that are closed with one tick.
-const MOST_CLOSING: usize = 1024;
+const MOST_CLOSING: usize = 65_536;
 
 /// The VM: its fleets by fingerprint, and its tokenizers by where they come from.
 #[derive(Default)]
@@ -256,16 +258,22 @@ impl Plugin {
         places.pods.get(position).into_iter().flatten().copied().flatten().collect()
     }
 
-    /// The rank whose cache holds most of a prompt, and among equals the one with the fewest requests.
+    /// The rank whose cache holds most of a prompt, of those that don't have [`RANK_SLACK`] requests more than the one with the
+    /// fewest; and among equals the one with the fewest. What many prompts share would else draw all of them to one rank.
     pub fn rank_of(&self, index: &Index, position: usize, chain: &Chain) -> u32 {
         let Ok(places) = self.places.try_borrow() else { return 0 };
         let Some(ranks) = places.pods.get(position).filter(|ranks| ranks.len() > 1) else { return 0 };
-        let known = (0..).zip(ranks).filter_map(|(rank, pod)| Some((rank, (*pod)?)));
-        let best = known.max_by_key(|(rank, pod)| {
-            let in_flight = index.in_flight(pod.slot);
-            (index.depth_of(pod.slot, chain), Reverse(in_flight), Reverse(*rank))
-        });
-        best.map_or(0, |(rank, _)| rank)
+        let known = || {
+            let there = (0..).zip(ranks).filter_map(|(rank, pod)| Some((rank, (*pod)?)));
+            there.map(|(rank, pod): (u32, PodRef)| (rank, pod, index.in_flight(pod.slot)))
+        };
+        let fewest = known().map(|(_, _, in_flight)| in_flight).min().unwrap_or(0);
+        let best = known()
+            .filter(|(_, _, in_flight)| *in_flight <= fewest.saturating_add(RANK_SLACK))
+            .max_by_key(|(rank, pod, in_flight)| {
+                (index.depth_of(pod.slot, chain), Reverse(*in_flight), Reverse(*rank))
+            });
+        best.map_or(0, |(rank, _, _)| rank)
     }
 
     /// The pod at an address such as `10.0.0.1:8000`.

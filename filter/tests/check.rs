@@ -167,12 +167,15 @@ fn listeners_of_kv_events_are_checked() {
         report.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(report("pods", "pods"), [""; 0]);
+    let wrong = text.replacen("root_id: kv-events-zmq", "root_id: zmq", 1);
+    let wrong = warmpath::check::check(&serde_saphyr::from_str(&wrong).unwrap());
+    assert_eq!(wrong.mistakes.len(), 1, "{wrong}");
+    assert!(wrong.mistakes[0].to_string().contains("root_id: is wrong: a network filter"), "{wrong}");
     let other_settings = r#"configuration: {"@type": "x/google.protobuf.StringValue", value: '{"pods": [{"address": "1.1.1.1:1"}]}'}"#;
     for (from, to, expected) in [
         ("limit_bytes: 65536", "limit_bytes: 1048576", &["limit_bytes: is 1048576: a worker takes"][..]),
         ("limit_bytes: 8388608", "limit_bytes: 65536", &["though kv_events.max_message_bytes is 4194304"]),
         ("network.echo.v3.Echo", "network.tcp_proxy.v3.TcpProxy", &["has no envoy.filters.network.echo"]),
-        ("root_id: kv-events-zmq", "root_id: zmq", &["root_id: a network filter of Warmpath has"]),
         // A second filter for requests, whose listener has no route to a pod.
         ("root_id: kv-events-http", "root_id: http", &["no route by which a chosen pod is reached"]),
         (

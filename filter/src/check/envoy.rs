@@ -47,10 +47,11 @@ pub fn check(document: &Value) -> Report {
 fn check_plugin(plugin: &Plugin<'_>, report: &mut Report) {
     let config = &plugin.config;
     if plugin.network != (plugin.role() == Role::EventsByZmq) {
-        report.warn(
-            config.path_of("root_id"),
-            format!("a network filter of Warmpath has the root_id {ZMQ_ROOT:?}, and no other has it"),
+        let problem = format!(
+            "is wrong: a network filter of Warmpath must have {ZMQ_ROOT:?}, and no other may; each connection would trap the \
+             VM of its worker"
         );
+        report.mistake(config.path_of("root_id"), problem);
     }
     let policy = config.field("failure_policy");
     if !policy.is_some_and(|policy| policy.text() == Some("FAIL_RELOAD") || policy.number() == Some(1)) {

@@ -160,7 +160,7 @@ impl Batch {
         Ok(match field {
             "ts" => from.next(Scalar::SEED)?.map(|value| self.time = value.number().unwrap_or(0.0)),
             "events" => from.next(Events(&mut self.events))?,
-            "data_parallel_rank" => {
+            "data_parallel_rank" | "attn_dp_rank" => {
                 from.next(Scalar::SEED)?.map(|value| self.rank = value.small().unwrap_or(0))
             }
             _ => from.next(Scalar::SEED)?.map(|_| ()),

@@ -9,6 +9,9 @@ use super::feeds::Speaker;
 use super::intake::{Intake, Message, Problem, Source};
 use super::zmtp::Subscriber;
 
+/// Bytes of a message that are kept before its topic is looked at.
+const CARRIED_UNKNOWN: usize = 64 << 10;
+
 /// State of one connection.
 pub struct Connection {
     id: u32,
@@ -59,7 +62,27 @@ impl Connection {
             self.refuse(host);
         }
         intake.flush();
+        if !self.is_refused
+            && let Err(problem) = self.judge_what_is_carried(&intake)
+        {
+            intake.report(&format!("a connection from {}", address(host)), &problem);
+            self.refuse(host);
+        }
         answer
+    }
+
+    /// A long message of a stranger is not waited for.
+    fn judge_what_is_carried<H: Host>(&self, intake: &Intake<'_, H>) -> Result<(), Problem> {
+        if self.subscriber.carried() <= CARRIED_UNKNOWN {
+            return Ok(());
+        }
+        let Some(topic) = self.subscriber.first_frame() else {
+            return Err(Problem::Protocol(format!("a topic of more than {CARRIED_UNKNOWN} bytes")));
+        };
+        match &self.known {
+            Some((last, _)) if last == topic => Ok(()),
+            _ => intake.source_of(topic).map(|_| ()),
+        }
     }
 
     /// Nothing more is taken from this connection, and soon it is closed.
@@ -104,7 +127,7 @@ fn message<H: Host>(
         intake.skip(speaker, number);
         Problem::Unreadable(why)
     })?;
-    intake.take(&Message { source, batch: &batch, number, speaker }).map(|_| ())
+    intake.take(&Message { source, batch: &batch, number, anew: false, speaker }).map(|_| ())
 }
 
 fn who(plugin: &Plugin, known: Option<&(Vec<u8>, Source)>) -> String {

@@ -120,10 +120,13 @@ impl Feed {
 
     /// How a batch of this number would follow. One without a number follows the last. `anew`: it is the first on a
     /// connection, which may be that of another engine in the same place whose first batches were missed.
-    pub fn sequence(&self, number: Option<u64>, anew: bool) -> Sequence {
+    ///
+    /// `pod` is whom the index knows by now: one that left and came back holds nothing that was told before.
+    pub fn sequence(&self, number: Option<u64>, anew: bool, pod: Option<PodRef>) -> Sequence {
+        let is_other = self.pod.is_some() && self.pod != pod;
         match (number, self.next) {
             (Some(0), _) => Sequence::Start,
-            _ if anew => Sequence::Gap,
+            _ if anew || is_other => Sequence::Gap,
             (None, _) => Sequence::Next,
             (Some(number), Some(next)) if number == next => Sequence::Next,
             // Who got no answer asks again. Whoever counts from further back is another engine.
@@ -132,24 +135,41 @@ impl Feed {
         }
     }
 
-    /// What is known of the cache is not to be relied on any more. What the index holds of it becomes a guess.
+    /// Nothing that is known of the cache is to be relied on any more. What the index holds of it becomes a guess.
     pub fn lose(&mut self) {
         self.names.clear();
         self.is_exact = false;
     }
 
+    /// Something was missed, or the index no longer holds what was told: it is a guess, which what is told from now on mends.
+    pub fn doubt(&mut self) {
+        self.names.doubt();
+        self.is_exact = false;
+    }
+
+    /// Whoever can repeat what was told is to do so from the beginning.
+    pub fn begin_again(&mut self) {
+        self.next = None;
+    }
+
+    /// The pod that the names are of.
+    pub fn pod(&self) -> Option<PodRef> {
+        self.pod
+    }
+
     /// A batch that can't be read, or that nobody could take: what it said is lost.
     pub fn skip(&mut self, number: Option<u64>) {
-        self.lose();
+        self.doubt();
         self.next = number.or(self.next).map(|number| number.saturating_add(1));
     }
 
-    /// Takes a batch, and appends what it changes to `deltas`. Nothing of one that is repeated.
+    /// Takes a batch, and appends what it changes to `deltas`, which has nothing but this feed's. Nothing of one that is
+    /// repeated. `anew`: it is the first on a connection.
     pub fn apply(
         &mut self,
         batch: &Batch,
         number: Option<u64>,
-        sequence: Sequence,
+        (sequence, anew): (Sequence, bool),
         pod: PodRef,
         model: Model<'_>,
         deltas: &mut Vec<Delta>,
@@ -159,8 +179,10 @@ impl Feed {
             return passed;
         }
         self.next = number.or(self.next).map(|number| number.saturating_add(1));
-        if self.pod.replace(pod) != Some(pod) || sequence == Sequence::Gap {
+        if self.pod.replace(pod) != Some(pod) || anew {
             self.lose();
+        } else if sequence == Sequence::Gap {
+            self.doubt();
         }
         if sequence == Sequence::Start {
             self.clear(pod, deltas);
@@ -187,6 +209,8 @@ impl Feed {
         self.is_exact = true;
         self.mismatch = None;
         self.group = None;
+        // Whatever was stored before is gone again.
+        deltas.clear();
         deltas.push(Delta::Cleared { pod });
     }
 
@@ -340,10 +364,10 @@ mod tests {
     }
 
     fn send_on(feed: &mut Feed, held: &mut Held, number: u64, anew: bool, events: Vec<Event>) -> Passed {
-        let sequence = feed.sequence(Some(number), anew);
+        let sequence = feed.sequence(Some(number), anew, Some(pod()));
         let mut deltas = Vec::new();
         let batch = Batch { events, ..Batch::default() };
-        let passed = feed.apply(&batch, Some(number), sequence, pod(), MODEL, &mut deltas);
+        let passed = feed.apply(&batch, Some(number), (sequence, anew), pod(), MODEL, &mut deltas);
         held.apply(&deltas);
         passed
     }
@@ -485,7 +509,7 @@ mod tests {
     fn gaps_and_starts_are_told_apart() {
         let mut feed = Feed::new(100);
         let mut held = Held::default();
-        assert_eq!(feed.sequence(Some(500), true), Sequence::Gap, "joined late");
+        assert_eq!(feed.sequence(Some(500), true, None), Sequence::Gap, "joined late");
         send(&mut feed, &mut held, 500, vec![Event::Stored(stored(&[1], None, 0..4))]);
         assert!(!feed.is_exact());
         assert_eq!(held.0.len(), 1, "what is stored from now on is known");
@@ -501,7 +525,7 @@ mod tests {
             (Some(502), false, Sequence::Gap),
             (Some(0), false, Sequence::Start),
         ] {
-            assert_eq!(feed.sequence(number, anew), expected, "{number:?} {anew}");
+            assert_eq!(feed.sequence(number, anew, Some(pod())), expected, "{number:?} {anew}");
         }
         send(&mut feed, &mut held, 500, vec![removed(&[1])]);
         assert_eq!(held.0.len(), 1, "repeated");
@@ -516,6 +540,8 @@ mod tests {
         assert_eq!((feed.complaint(), feed.complaint()), (Some("x"), None));
         feed.skip(Some(2));
         assert_eq!(feed.next(), Some(3));
+        feed.begin_again();
+        assert_eq!(feed.sequence(Some(3), false, Some(pod())), Sequence::Gap);
     }
 
     #[test]
@@ -525,7 +551,8 @@ mod tests {
         let back = PodRef { generation: 2, ..pod() };
         let mut deltas = Vec::new();
         let batch = Batch { events: vec![removed(&[1])], ..Batch::default() };
-        feed.apply(&batch, Some(1), Sequence::Next, back, MODEL, &mut deltas);
+        assert_eq!(feed.sequence(Some(1), false, Some(back)), Sequence::Gap);
+        feed.apply(&batch, Some(1), (Sequence::Gap, false), back, MODEL, &mut deltas);
         assert_eq!((deltas, feed.is_exact()), (Vec::new(), false));
     }
 

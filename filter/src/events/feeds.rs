@@ -14,6 +14,10 @@ use super::feed::{Feed, Model, Passed, Sequence};
 
 /// Hashes that may wait for the log: 2 MB.
 const MOST_WAITING: usize = 262_144;
+/// Hashes that are appended at once: an entry of the log.
+const ENTRY: usize = 960;
+/// Waiting changes that are searched for those that a clearing makes needless.
+const MOST_SEARCHED: usize = 4096;
 /// Ticks without a word after which a publisher that has no connection of its own is thought to be gone: 30 s.
 const SILENT: u64 = 300;
 /// Ticks between two writings of gauges.
@@ -57,6 +61,8 @@ pub struct Arrival<'a> {
     pub batch: &'a Batch,
     /// Its number, where it has one.
     pub number: Option<u64>,
+    /// Whether its publisher has heard nothing before it. The first on a connection is always so.
+    pub anew: bool,
     /// Who says it.
     pub speaker: Speaker,
     /// The model of its blocks.
@@ -123,6 +129,16 @@ fn record(host: &impl Host, id: &HostResult<MetricId>, value: u64) {
 }
 
 impl Heard {
+    /// What was told is not what the index holds. Who can repeat it is asked to.
+    fn doubt(&mut self) {
+        if self.feed.is_exact() {
+            self.feed.doubt();
+            if self.speaker == Some(Speaker::Requests) || self.speaker.is_none() {
+                self.feed.begin_again();
+            }
+        }
+    }
+
     fn is_heard(&self, now: u64) -> bool {
         match self.speaker {
             Some(Speaker::Connection(_)) => true,
@@ -147,6 +163,11 @@ impl Heard {
     }
 }
 
+/// What a change weighs among those that wait.
+fn weight(delta: &Delta) -> usize {
+    1 + delta.hashes().len()
+}
+
 /// The feeds of one VM.
 #[derive(Debug, Default)]
 pub struct Feeds {
@@ -162,10 +183,10 @@ impl Feeds {
         self.heard.get(cache)?.feed.next()
     }
 
-    /// How a batch of this number would follow, if a request brings it.
-    pub fn sequence(&self, cache: &str, number: Option<u64>) -> Sequence {
+    /// How a batch of this number would follow, if a request brings it. `anew`: whoever sends it has heard nothing before.
+    pub fn sequence(&self, index: &Index, cache: &str, number: Option<u64>, anew: bool) -> Sequence {
         match self.heard.get(cache) {
-            Some(heard) => heard.feed.sequence(number, false),
+            Some(heard) => heard.feed.sequence(number, anew, index.find(cache)),
             None if number == Some(0) => Sequence::Start,
             None => Sequence::Gap,
         }
@@ -199,23 +220,33 @@ impl Feeds {
             lag: Duration::ZERO,
             gauges: Gauges::define(host, cache.name),
         });
-        let Arrival { batch, number, speaker, model } = arrival;
+        let Arrival { batch, number, anew, speaker, model } = arrival;
         let is_other = heard.speaker.replace(speaker) != Some(speaker);
         // Something may have been missed before it, whatever its number says.
-        let anew = is_other && speaker != Speaker::Requests;
-        let sequence = heard.feed.sequence(number, anew);
+        let anew = anew || (is_other && speaker != Speaker::Requests);
+        let pod = index.find(cache.id);
+        let sequence = heard.feed.sequence(number, anew, pod);
         heard.at = now;
-        heard.lag = host.now().saturating_sub(Duration::try_from_secs_f64(batch.time).unwrap_or_default());
-        let before = self.waiting.len();
-        let passed = match index.find(cache.id) {
-            Some(pod) => heard.feed.apply(batch, number, sequence, pod, model, &mut self.waiting),
+        if batch.time > 0.0 {
+            let then = Duration::try_from_secs_f64(batch.time).unwrap_or_default();
+            heard.lag = host.now().saturating_sub(then);
+        }
+        let mut deltas = Vec::new();
+        let passed = match pod {
+            Some(pod) => heard.feed.apply(batch, number, (sequence, anew), pod, model, &mut deltas),
             None => {
                 heard.feed.skip(number);
                 Passed::default()
             }
         };
-        let new = self.waiting.get(before..).unwrap_or_default();
-        self.waiting_hashes += new.iter().map(|delta| 1 + delta.hashes().len()).sum::<usize>();
+        // A clearing costs a look at every block of the index: one is enough.
+        if let Some(Delta::Cleared { pod }) = deltas.first()
+            && self.waiting.len() < MOST_SEARCHED
+        {
+            self.waiting.retain(|delta| delta.pod() != Some(*pod));
+        }
+        self.waiting_hashes += deltas.iter().map(weight).sum::<usize>();
+        self.waiting.append(&mut deltas);
         if sequence == Sequence::Gap
             && let Ok(id) = heard.gauges.gaps
         {
@@ -236,10 +267,12 @@ impl Feeds {
     }
 
     /// Says that the publisher of a cache, which has no connection of its own, is there.
-    pub fn still_there(&mut self, cache: &str, now: u64) {
+    pub fn still_there(&mut self, index: &mut Index, cache: &str, now: u64) {
         if let Some(heard) = self.heard.get_mut(cache) {
             heard.at = now;
+            heard.speaker = heard.speaker.or(Some(Speaker::Requests));
         }
+        self.tell(index, now);
     }
 
     /// A connection was closed: nobody says any more what its cache holds.
@@ -255,24 +288,40 @@ impl Feeds {
 
     /// Brings into the log what waits for it, and tells others which caches are known.
     pub fn flush(&mut self, host: &impl Host, index: &mut Index, metrics: &Metrics, now: u64) {
-        if !self.waiting.is_empty() {
-            match index.append(host, &self.waiting, OnUnseen::Go) {
-                Appended::Done => self.forget_waiting(),
-                _ if self.waiting_hashes > MOST_WAITING => {
-                    metrics.add(host, Metric::KvEventsDropped, self.waiting_hashes as u64);
-                    self.forget_waiting();
-                    self.heard.values_mut().for_each(|heard| heard.feed.lose());
-                }
-                // All of it again: saying it twice changes nothing.
-                _ => {}
+        let refused = index.counts().refused_blocks;
+        while let Some(count) = self.first_entry() {
+            let (first, _) = self.waiting.split_at_checked(count).unwrap_or_default();
+            if index.append(host, first, OnUnseen::Go) != Appended::Done {
+                break;
+            }
+            self.waiting_hashes -= first.iter().map(weight).sum::<usize>();
+            self.waiting.drain(..count);
+        }
+        if self.waiting_hashes > MOST_WAITING {
+            metrics.add(host, Metric::KvEventsDropped, self.waiting_hashes as u64);
+            self.waiting.clear();
+            self.waiting_hashes = 0;
+            self.heard.values_mut().for_each(Heard::doubt);
+        }
+        // What others removed from the index, or what it had no room for, is not there any more, whatever was told.
+        let is_full = index.counts().refused_blocks > refused;
+        let disturbed = index.take_disturbed();
+        for heard in self.heard.values_mut() {
+            if is_full || heard.feed.pod().is_some_and(|pod| disturbed.contains(pod.slot)) {
+                heard.doubt();
             }
         }
         self.tell(index, now);
     }
 
-    fn forget_waiting(&mut self) {
-        self.waiting.clear();
-        self.waiting_hashes = 0;
+    /// How many of the changes that wait make about one entry of the log.
+    fn first_entry(&self) -> Option<usize> {
+        let mut hashes = 0;
+        let fit = self.waiting.iter().take_while(|delta| {
+            hashes += weight(delta);
+            hashes <= ENTRY
+        });
+        (!self.waiting.is_empty()).then(|| fit.count().max(1))
     }
 
     fn tell(&self, index: &mut Index, now: u64) {

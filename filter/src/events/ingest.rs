@@ -5,6 +5,9 @@
 //! next batch says that the publisher is still there and has sent all before: to be said every few seconds, with the `rank` where
 //! it isn't 0.
 //!
+//! Whoever has heard nothing of the engine before says so with `x-warmpath-publisher: new`: its number may be the next one by chance, of
+//! an engine that was started anew.
+//!
 //! Answers are JSON with `next`, the number that is to come next, and `mode`: 202, or an error that says what is wrong. 409: batches
 //! before this one are missing; replay from `next`, or send this one with `x-warmpath-gap: accept` if that can't be.
 
@@ -36,6 +39,8 @@ struct Asked {
     rank: u32,
     number: Option<u64>,
     accepts_gap: bool,
+    /// Whether the publisher, or who brings its events, has heard nothing before.
+    is_new: bool,
     is_json: bool,
 }
 
@@ -108,8 +113,8 @@ impl Ingest {
         }
         let path = headers.text(":path").unwrap_or_default();
         let (path, query) = path.split_once('?').unwrap_or((&path, ""));
-        let pod = path.strip_prefix(PATH).filter(|pod| !pod.is_empty() && !pod.contains('/'));
-        let Some(pod) = pod else {
+        let pod = path.strip_prefix(PATH).filter(|pod| !pod.is_empty() && !pod.contains('/')).map(decoded);
+        let Some(pod) = &pod else {
             return Err(Answer::error(404, format!("there is nothing at {path:?}; POST {PATH}POD")));
         };
         let method = headers.text(":method").unwrap_or_default();
@@ -143,6 +148,7 @@ impl Ingest {
             rank,
             number,
             accepts_gap: is("x-warmpath-gap", "accept"),
+            is_new: is("x-warmpath-publisher", "new"),
             is_json: is("content-type", "json"),
         })
     }
@@ -176,10 +182,10 @@ impl Ingest {
             if fleet.feeds.is_busy() || fleet.index.find(id).is_none() {
                 return Answer::error(503, "the index takes nothing for the moment; try again in a second");
             }
-            let is_gap = fleet.feeds.sequence(id, asked.number) == Sequence::Gap;
+            let is_gap = fleet.feeds.sequence(&fleet.index, id, asked.number, asked.is_new) == Sequence::Gap;
             if let Some(number) = asked.number.filter(|_| is_gap && !asked.accepts_gap) {
                 // An engine that counts from further back has started anew.
-                let next = fleet.feeds.next(id).filter(|next| *next < number).unwrap_or(0);
+                let next = fleet.feeds.next(id).filter(|next| *next < number && !asked.is_new).unwrap_or(0);
                 let what = "batches before this one are missing: replay them from `next`, or send this one with \
                             x-warmpath-gap: accept";
                 return Answer(409, json!({"error": {"message": what}, "next": next}));
@@ -189,9 +195,9 @@ impl Ingest {
     }
 
     fn take_batch(&self, host: &impl Host, asked: &Asked, batch: &Batch) -> Answer {
-        let Asked { source, number, .. } = asked;
+        let Asked { source, number, is_new: anew, .. } = asked;
         let intake = self.intake(host);
-        let message = Message { source, batch, number: *number, speaker: Speaker::Requests };
+        let message = Message { source, batch, number: *number, anew: *anew, speaker: Speaker::Requests };
         match intake.take(&message) {
             Ok(taken) => {
                 intake.flush();
@@ -221,16 +227,17 @@ impl Ingest {
         let Some(id) = self.cache_id(&asked.source, asked.rank) else {
             return Answer::error(422, Problem::NoRank(asked.rank));
         };
-        let Ok(mut fleet) = self.plugin.fleet.try_borrow_mut() else { return Answer::error(503, "busy") };
+        let Ok(mut guard) = self.plugin.fleet.try_borrow_mut() else { return Answer::error(503, "busy") };
+        let fleet = &mut *guard;
         let now = fleet.ticks();
         match fleet.feeds.next(&id) {
-            Some(next) if next == number => fleet.feeds.still_there(&id, now),
+            Some(next) if next == number => fleet.feeds.still_there(&mut fleet.index, &id, now),
             next => {
                 let what = "batches are missing: replay them from `next`";
                 return Answer(409, json!({"error": {"message": what}, "next": next.unwrap_or(0)}));
             }
         }
-        drop(fleet);
+        drop(guard);
         self.known(202, &asked.source, asked.rank)
     }
 

@@ -104,6 +104,8 @@ pub struct Message<'a> {
     pub batch: &'a Batch,
     /// Its number.
     pub number: Option<u64>,
+    /// Whether its publisher has heard nothing before it.
+    pub anew: bool,
     /// Who says it.
     pub speaker: Speaker,
 }
@@ -164,7 +166,7 @@ impl<H: Host> Intake<'_, H> {
 
     /// Takes a batch. It is brought into the log by [`Intake::flush`].
     pub fn take(&self, message: &Message<'_>) -> Result<Taken, Problem> {
-        let Message { source, batch, number, speaker } = message;
+        let Message { source, batch, number, anew, speaker } = message;
         let settings = self.plugin.router.settings();
         let known = self.plugin.tokenizer_of(Some(&source.model));
         let (tokenizer, _) = known.ok_or_else(|| Problem::NoTokenizer(source.model.clone()))?;
@@ -179,6 +181,7 @@ impl<H: Host> Intake<'_, H> {
         let arrival = Arrival {
             batch,
             number: *number,
+            anew: *anew,
             speaker: *speaker,
             model: Model { name: model, block_tokens: tokenizer.block_tokens },
         };

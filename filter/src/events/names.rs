@@ -29,6 +29,7 @@ pub struct Names {
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
+    /// 0: it may be gone, for something was missed. Then it is stored anew by what is told of next.
     copies: u32,
     at: At,
 }
@@ -106,6 +107,11 @@ impl Names {
         *self = Self::new(self.most);
     }
 
+    /// Something was missed: any block may be gone, and of any there may be other copies.
+    pub fn doubt(&mut self) {
+        self.blocks.values_mut().for_each(|known| known.copies = 0);
+    }
+
     /// Blocks were stored, each the parent of the next, by name and digest. Appends the blocks that have a link only now.
     pub fn store(
         &mut self,
@@ -149,7 +155,7 @@ impl Names {
     /// A copy of a block was removed. Its link, where it was the last and had one.
     pub fn remove(&mut self, name: Name) -> Option<u64> {
         let known = self.blocks.get_mut(&name)?;
-        known.copies -= 1;
+        known.copies = known.copies.saturating_sub(1);
         if known.copies > 0 {
             return None;
         }
@@ -312,6 +318,19 @@ mod tests {
         assert_eq!(store(&mut names, Before::Seed(7), &[(11, 1), (12, 2)]), []);
         assert_eq!(names.remove(12), None);
         assert_eq!(names.remove(12), Some(chain(7, &[1, 2])[1]));
+    }
+
+    #[test]
+    fn after_a_gap_what_is_told_next_counts() {
+        let mut names = Names::new(100);
+        store(&mut names, Before::Seed(7), &[(11, 1), (12, 2), (13, 3)]);
+        store(&mut names, Before::Seed(7), &[(11, 1), (12, 2)]);
+        names.doubt();
+        assert_eq!(names.remove(13), Some(chain(7, &[1, 2, 3])[2]), "it was there, and is gone");
+        assert_eq!(names.remove(12), Some(chain(7, &[1, 2])[1]), "its copies are not known");
+        // It was removed and stored again in the gap, or since.
+        assert_eq!(store(&mut names, Before::Seed(7), &[(11, 1)]), []);
+        assert_eq!(names.remove(11), Some(chain(7, &[1])[0]));
     }
 
     #[test]

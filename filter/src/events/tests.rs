@@ -245,30 +245,34 @@ fn no_failing_hostcall_stops_a_connection() {
     }
 }
 
+impl Stand {
+    /// Brings a batch, or nothing, by a request.
+    fn post(&self, number: u64, body: &[u8], more: &[(&str, &str)]) -> (u32, Value) {
+        let number = number.to_string();
+        let mut state = self.host.state.borrow_mut();
+        state.body = body.to_vec();
+        state.responses.clear();
+        let path = "/warmpath/v1/kv-events/a";
+        let headers = [(":method", "POST"), (":path", path), ("x-warmpath-sequence", &number)];
+        let all = headers.iter().chain(more);
+        state.request = all.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+        drop(state);
+        let mut ingest = Ingest::new(self.plugin.clone());
+        assert_eq!(ingest.on_headers(&self.host, body.is_empty()), Flow::Pause);
+        if !body.is_empty() {
+            assert_eq!(ingest.on_body(&self.host, 3, false), Flow::Pause);
+            assert_eq!(ingest.on_body(&self.host, body.len(), true), Flow::Pause);
+        }
+        let answers = self.host.state.borrow().responses.clone();
+        assert_eq!(answers.len(), 1, "one answer");
+        (answers[0].0, serde_json::from_slice(&answers[0].1).unwrap())
+    }
+}
+
 #[test]
 fn requests_stand_for_a_publisher_as_long_as_they_come() {
     let stand = stand("");
-    let post = |number: u64, body: &[u8]| {
-        let mut state = stand.host.state.borrow_mut();
-        state.body = body.to_vec();
-        state.responses.clear();
-        let headers = [
-            (":method", "POST"),
-            (":path", "/warmpath/v1/kv-events/a"),
-            ("x-warmpath-sequence", &number.to_string()),
-        ];
-        state.request = headers.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())).into();
-        drop(state);
-        let mut ingest = Ingest::new(stand.plugin.clone());
-        assert_eq!(ingest.on_headers(&stand.host, body.is_empty()), Flow::Pause);
-        if !body.is_empty() {
-            assert_eq!(ingest.on_body(&stand.host, 3, false), Flow::Pause);
-            assert_eq!(ingest.on_body(&stand.host, body.len(), true), Flow::Pause);
-        }
-        let answers = stand.host.state.borrow().responses.clone();
-        assert_eq!(answers.len(), 1, "one answer");
-        (answers[0].0, serde_json::from_slice::<Value>(&answers[0].1).unwrap())
-    };
+    let post = |number, body: &[u8]| stand.post(number, body, &[]);
     assert_eq!(post(3, &batch_of(&json!([]))).0, 409);
     assert_eq!(post(0, b"").0, 409, "nothing was said yet");
     assert_eq!(post(0, &batch_of(&json!([stored(0, 40)]))), (202, json!({"next": 1, "mode": "exact"})));
@@ -279,18 +283,110 @@ fn requests_stand_for_a_publisher_as_long_as_they_come() {
     assert_eq!(stand.mode(A), Mode::Exact);
     stand.tick(20);
     assert_eq!((stand.mode(A), stand.count("kv_events.a.mode")), (Mode::Approximate, 0));
+    assert_eq!(post(1, b""), (202, json!({"next": 1, "mode": "exact"})), "it is back, and missed nothing");
+    stand.tick(310);
     let (status, said) = post(1, &batch_of(&json!([["BlockRemoved", [36]]])));
-    assert_eq!((status, said), (202, json!({"next": 2, "mode": "exact"})), "and missed nothing");
+    assert_eq!((status, said), (202, json!({"next": 2, "mode": "exact"})));
     assert_eq!(stand.depth(A, 0..40), 9);
     // An engine that counts from further back started anew: from its beginning, please.
-    assert_eq!(post(2, &batch_of(&json!([]))).1["next"], 3);
+    assert_eq!(post(3, &batch_of(&json!([]))).1["next"], 2);
+    assert_eq!(post(1, &batch_of(&json!([]))).0, 202, "who got no answer asks again");
+    assert_eq!(post(2, &batch_of(&json!([]))).0, 202);
     assert_eq!(post(1, &batch_of(&json!([]))).1["next"], 0);
+    // So may one be whose number is the next by chance.
+    let (status, said) = stand.post(3, &batch_of(&json!([])), &[("x-warmpath-publisher", "new")]);
+    assert_eq!((status, &said["next"]), (409, &json!(0)));
     // While the log takes nothing, whoever can wait should.
     stand.fail("shared_set", true);
     let names: Vec<_> = (0..140_000u64).collect();
     let tokens: Vec<_> = (0..560_000u64).collect();
     assert_eq!(post(3, &batch_of(&json!([["BlockStored", names, null, tokens, 4]]))).0, 202);
     assert_eq!(post(4, &batch_of(&json!([]))).0, 503);
+}
+
+#[test]
+fn what_the_index_lost_is_told_again() {
+    let mut stand = stand(r#", "index": {"pod_blocks": 4}"#);
+    assert_eq!(stand.post(0, &batch_of(&json!([stored(0, 40)])), &[]).1["mode"], "exact");
+    stand.tick(290);
+    assert_eq!(stand.depth(A, 0..40), 10, "an exact pod's blocks are its own to count");
+    // Not heard for a while, it is trimmed as a guess is.
+    stand.tick(40);
+    assert_eq!(stand.depth(A, 0..40), 4);
+    let (status, said) = stand.post(1, &batch_of(&json!([])), &[]);
+    assert_eq!((status, &said["next"]), (409, &json!(0)), "from the beginning");
+    assert_eq!(stand.post(0, &batch_of(&json!([stored(0, 40)])), &[]).1["mode"], "exact");
+    assert_eq!(stand.depth(A, 0..40), 10);
+    // A connection can't be asked.
+    let mut connection = stand.connection(7);
+    stand.send(&mut connection, &json!([stored(0, 40)]));
+    assert_eq!(stand.mode(A), Mode::Exact);
+    let pod = stand.plugin.fleet.borrow().index.find(A).unwrap();
+    let other = stand_on(&stand.host.shared, r#", "index": {"pod_blocks": 4}"#);
+    other.tick(1);
+    let gone = crate::index::Delta::Cleared { pod };
+    let appended =
+        other.plugin.fleet.borrow_mut().index.append(&other.host, &[gone], crate::index::OnUnseen::Go);
+    assert_eq!(appended, crate::index::Appended::Done);
+    stand.tick(1);
+    assert_eq!((stand.mode(A), stand.depth(A, 0..40)), (Mode::Uncertain, 0));
+}
+
+#[test]
+fn clearing_again_and_again_clears_once() {
+    let mut stand = stand("");
+    let mut connection = stand.connection(7);
+    let events: Vec<_> = (0..2000).flat_map(|_| [stored(0, 40), json!(["AllBlocksCleared"])]).collect();
+    let position = |stand: &Stand| stand.plugin.fleet.borrow().index.replica().position();
+    stand.send(&mut connection, &json!([]));
+    let before = position(&stand);
+    stand.send(&mut connection, &Value::Array(events));
+    assert_eq!((position(&stand) - before, stand.mode(A), stand.depth(A, 0..40)), (1, Mode::Exact, 0));
+}
+
+#[test]
+fn a_rank_is_chosen_for_what_it_holds_unless_it_has_too_much_to_do() {
+    let mut stand = stand("");
+    let mut connection = stand.connection(7);
+    let payload = rmp_serde::to_vec(&json!([0.0, [stored(0, 40)], 1])).unwrap();
+    let bytes = stand.message("kv@b@m", &payload);
+    connection.on_data(&stand.host, &bytes);
+    let apart = Apart { model: Some("m"), ..Apart::default() };
+    let mut chain = ChainBuilder::tokens(apart.seed(4), 4, 0);
+    chain.push_tokens(&(0..40).collect::<Vec<_>>());
+    let chain = chain.finish();
+    let mut states = Vec::new();
+    let mut rank = |more: usize| {
+        let mut fleet = stand.plugin.fleet.borrow_mut();
+        let pod = fleet.index.find("b@10.0.0.2:80#1").unwrap();
+        (0..more).for_each(|_| fleet.index.started(pod));
+        stand.plugin.states(&fleet, &mut states);
+        stand.plugin.rank_of(&fleet.index, 1, &chain)
+    };
+    assert_eq!([rank(0), rank(4), rank(1)], [1, 1, 0]);
+}
+
+#[test]
+fn a_long_message_of_a_stranger_is_not_waited_for() {
+    let stand = stand("");
+    let long = |topic: &[u8]| {
+        let mut bytes = Vec::new();
+        put_message(&mut bytes, &[topic, &[0; 8], &vec![0; 1 << 20]]);
+        bytes.truncate(100_000);
+        let mut connection = stand.connection(7);
+        connection.on_data(&stand.host, &bytes);
+        connection.on_close(&stand.host);
+    };
+    long(b"kv@a@m");
+    assert_eq!(stand.count("kv_events_strangers") + stand.count("kv_events_protocol_errors"), 0);
+    long(b"kv@nobody@m");
+    assert_eq!(stand.count("kv_events_strangers"), 1);
+    long(&[b'x'; 90_000]);
+    assert_eq!(stand.count("kv_events_strangers"), 2);
+    let mut bytes = vec![3, 0, 0, 0, 0, 0, 2, 0, 0];
+    bytes.resize(70_000, b'x');
+    stand.connection(8).on_data(&stand.host, &bytes);
+    assert_eq!(stand.count("kv_events_protocol_errors"), 1, "a topic that doesn't end");
 }
 
 #[test]
@@ -302,8 +398,8 @@ fn feeds_are_as_many_as_caches() {
     let batch = batch::Batch::default();
     let model = feed::Model { name: "m", block_tokens: 4 };
     for id in [A, "gone"] {
-        let arrival =
-            feeds::Arrival { batch: &batch, number: Some(0), speaker: Speaker::Connection(1), model };
+        let speaker = Speaker::Connection(1);
+        let arrival = feeds::Arrival { batch: &batch, number: Some(0), anew: false, speaker, model };
         let cache = Cache { id, name: id };
         fleet.feeds.take(&stand.host, &fleet.index, cache, 10, arrival, 0);
     }

@@ -87,6 +87,8 @@ pub struct Subscriber {
     /// Bytes that `carried` must have before it is worth another look.
     needed: usize,
     most: usize,
+    /// Whether a PING of the present bytes was answered.
+    has_ponged: bool,
 }
 
 /// What one look at the bytes brought.
@@ -118,7 +120,7 @@ fn frame(bytes: &[u8]) -> Result<Frame, usize> {
 impl Subscriber {
     /// An end of a new connection. Messages of more than `most` bytes are refused.
     pub fn new(most: usize) -> Self {
-        Self { state: State::New, carried: Vec::new(), needed: 0, most }
+        Self { state: State::New, carried: Vec::new(), needed: 0, most, has_ponged: false }
     }
 
     /// Whether greetings and READY were exchanged.
@@ -131,6 +133,13 @@ impl Subscriber {
         self.carried.len()
     }
 
+    /// The first frame of the message that isn't whole yet, where that is.
+    pub fn first_frame(&self) -> Option<&[u8]> {
+        let header = frame(&self.carried).ok()?;
+        let end = header.header.checked_add(usize::try_from(header.length).ok()?)?;
+        self.carried.get(header.header..end).filter(|_| header.flags & flag::COMMAND == 0)
+    }
+
     /// Takes the next bytes. Appends to `out` what is to be sent, and hands each whole message to `each` as its frames; where
     /// that answers false, or here is an error, the connection is to be closed.
     pub fn receive(
@@ -139,6 +148,7 @@ impl Subscriber {
         out: &mut Vec<u8>,
         each: &mut dyn FnMut(&[&[u8]]) -> bool,
     ) -> Result<(), Refused> {
+        self.has_ponged = false;
         if self.carried.is_empty() {
             let taken = self.run(bytes, out, each)?;
             self.carried = bytes.get(taken..).unwrap_or_default().to_vec();
@@ -276,7 +286,10 @@ impl Subscriber {
             }
             (State::Greeted, _) => Err(Refused::Malformed("the first command is not READY")),
             (_, b"ERROR") => Err(Refused::Malformed("the peer says ERROR")),
+            // One answer is enough for all that came at once: who doesn't read them should not make them pile up.
+            (_, b"PING") if self.has_ponged => Ok(()),
             (_, b"PING") => {
+                self.has_ponged = true;
                 // A time to live in tenths of a second, and a context that comes back.
                 let context = data.get(2..).filter(|context| context.len() <= 16);
                 put_command(out, b"PONG", context.ok_or(Refused::Malformed("a PING makes no sense"))?);
@@ -391,6 +404,16 @@ pub(crate) mod tests {
         bytes.extend(b"\x04\x0a\x04PING\x00\x10abc\x04\x05\x04PONG");
         let (_, out, outcome) = run(&[&bytes], 1000);
         assert_eq!((&out[before..], outcome), (&b"\x04\x08\x04PONGabc"[..], Ok(())));
+    }
+
+    #[test]
+    fn of_many_pings_at_once_one_is_answered() {
+        let mut bytes = hello();
+        let before = run(&[&bytes], 1000).1.len();
+        let pings = b"\x04\x0a\x04PING\x00\x10abc".repeat(50);
+        bytes.extend(&pings);
+        assert_eq!(run(&[&bytes], 1000).1.len() - before, 10);
+        assert_eq!(run(&[&bytes, &pings], 1000).1.len() - before, 20);
     }
 
     #[test]

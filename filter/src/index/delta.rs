@@ -2,6 +2,7 @@
 
 use super::wire::{Put, Reader};
 use super::{BlockHash, Generation, Slot};
+use crate::blocks::Kind;
 
 /// A change, as the log carries it.
 ///
@@ -118,6 +119,31 @@ impl Delta {
             }
             Self::Joined { id } => 1 + id.len(),
             Self::Lost { .. } => 1,
+        }
+    }
+
+    /// The pod that it is about.
+    pub(crate) fn pod(&self) -> Option<PodRef> {
+        match self {
+            Self::Stored { pod, .. }
+            | Self::Removed { pod, .. }
+            | Self::Touched { pod, .. }
+            | Self::Routed { pod }
+            | Self::Cleared { pod }
+            | Self::Left { pod }
+            | Self::Freed { pod } => Some(*pod),
+            Self::Joined { .. } | Self::Lost { .. } => None,
+        }
+    }
+
+    /// Whether it takes from the index what engines said that they hold.
+    pub(crate) fn disturbs(&self) -> bool {
+        match self {
+            Self::Removed { hashes, .. } => {
+                hashes.first().is_some_and(|hash| Kind::of(*hash) == Kind::Cached)
+            }
+            Self::Cleared { .. } | Self::Lost { .. } => true,
+            _ => false,
         }
     }
 

@@ -144,6 +144,11 @@ impl Index {
         &self.exact
     }
 
+    /// Pods of which others took from the index what was known by events, since this was asked last.
+    pub fn take_disturbed(&mut self) -> PodSet {
+        std::mem::replace(&mut self.follower.disturbed, PodSet::EMPTY)
+    }
+
     /// Whether any engine said what it holds, so that [`Index::depths`] can answer for names of
     /// [`Kind::Cached`](crate::blocks::Kind::Cached).
     #[must_use]
@@ -322,6 +327,7 @@ impl Index {
         {
             deltas.extend(housekeeping.pods(&self.follower.replica, &in_use));
         }
+        self.follower.disturb(&deltas);
         if (!deltas.is_empty() || Housekeeping::clock_is_due(self.replica(), wall))
             && self.append(host, &deltas, OnUnseen::Go) == Appended::Done
         {

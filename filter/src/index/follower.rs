@@ -8,11 +8,13 @@ use super::keys::Keys;
 use super::life;
 use super::loader::Loader;
 use super::log::{Found, Log};
-use super::{Delta, IndexCounts, IndexSettings, Replica};
+use super::{Delta, IndexCounts, IndexSettings, PodSet, Replica};
 
 /// Bytes of a checkpoint that are loaded at a time. Doubles each time that loading was too slow for the log.
 const SLICE: usize = 4 << 20;
 const LARGEST_SLICE: usize = 256 << 20;
+/// Hashes that a look at every block counts for.
+const CLEARING: usize = 4096;
 /// Ticks between two tries to load a checkpoint that could not be read whole: its holder may be mending it.
 const RETRY_TICKS: u32 = 20;
 /// Tries after which what could not be read is declared lost.
@@ -71,6 +73,8 @@ pub(crate) struct Follower {
     caught_up: bool,
     /// Hashes in all entries that were applied.
     hashes: usize,
+    /// Pods of which entries of other writers, or housekeeping, took what was known by events.
+    pub disturbed: PodSet,
     slice: usize,
     retries: u32,
 }
@@ -88,6 +92,7 @@ impl Follower {
             end: None,
             caught_up: false,
             hashes: 0,
+            disturbed: PodSet::EMPTY,
             slice: SLICE,
             retries: 0,
         }
@@ -191,6 +196,7 @@ impl Follower {
     /// the checkpoint says better.
     fn lapped(&mut self) {
         self.counts.lapped += 1;
+        self.disturbed = PodSet::FULL;
         self.slice = self.slice.saturating_mul(2).min(LARGEST_SLICE);
         self.end = None;
         self.caught_up = false;
@@ -231,6 +237,7 @@ impl Follower {
         let found = self.log.look(host, &self.keys, position);
         match self.counted(found) {
             Some(Found::Entry(entry)) => {
+                self.disturb(&entry.deltas);
                 self.apply(&entry, load);
                 Step::Applied
             }
@@ -251,10 +258,22 @@ impl Follower {
         }
     }
 
+    /// Notes of which pods these take what was known by events. What is lost may have been any pod's.
+    pub(super) fn disturb(&mut self, deltas: &[Delta]) {
+        for delta in deltas.iter().filter(|delta| delta.disturbs()) {
+            let pods = delta.pod().map_or(PodSet::FULL, |pod| [pod.slot].into_iter().collect());
+            self.disturbed = self.disturbed.union(&pods);
+        }
+    }
+
     pub(super) fn apply(&mut self, entry: &Entry, load: &mut Load) {
         self.replica.apply(entry);
         self.counts.entries += 1;
-        let hashes: usize = entry.deltas.iter().map(|delta| delta.hashes().len()).sum();
+        let work = |delta: &Delta| match delta {
+            Delta::Cleared { .. } | Delta::Freed { .. } | Delta::Lost { .. } => CLEARING,
+            delta => delta.hashes().len(),
+        };
+        let hashes: usize = entry.deltas.iter().map(work).sum();
         self.hashes = self.hashes.wrapping_add(hashes);
         if Some(entry.writer) != self.life {
             for delta in &entry.deltas {
