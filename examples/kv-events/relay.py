@@ -12,8 +12,11 @@ import time
 import urllib.parse
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 HEARTBEAT_SECONDS = 5
+# Tries of one batch, a second apart, until it is given up.
+TRIES = 30
 
 
 class Relay:
@@ -24,20 +27,22 @@ class Relay:
         self.token = os.environ.get("WARMPATH_TOKEN")
         self.http = None
         self.next = None
-        context = zmq.Context()
-        self.events = context.socket(zmq.SUB)
-        self.events.set(zmq.RCVHWM, 100_000)
+        self.context = zmq.Context()
+        self.events = self.context.socket(zmq.SUB)
+        self.events.set(zmq.RCVHWM, 0)
         self.events.subscribe(arguments.topic)
+        # An engine that went may be another when it is back, whatever its numbers say.
+        self.breaks = self.events.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.events.connect(arguments.events)
-        self.replays = None
-        if arguments.replay:
-            # Not REQ: one question has many answers.
-            self.replays = context.socket(zmq.DEALER)
-            self.replays.connect(arguments.replay)
+        self.replays = arguments.replay
 
     def run(self):
         while True:
-            if self.events.poll(HEARTBEAT_SECONDS * 1000):
+            arrived = self.events.poll(HEARTBEAT_SECONDS * 1000)
+            while self.breaks.poll(0):
+                recv_monitor_message(self.breaks)
+                self.next = None
+            if arrived:
                 _, sequence, payload = self.events.recv_multipart()
                 self.deliver(int.from_bytes(sequence, "big"), payload)
             elif self.next is not None:
@@ -45,12 +50,11 @@ class Relay:
 
     def deliver(self, sequence, payload):
         """Posts a batch, after those before it that Warmpath lacks."""
-        status, answer = self.post(sequence, payload)
+        is_new = self.next is None
+        status, answer = self.post(sequence, payload, is_new=is_new)
         if status == 409:
-            print(f"batches from {answer['next']} to {sequence - 1} are missing, replaying", file=sys.stderr)
-            for number, missed in self.replay(answer["next"], sequence):
-                self.post(number, missed, accept_gap=True)
-            status, answer = self.post(sequence, payload, accept_gap=True)
+            is_new = self.replay(answer["next"], sequence, is_new)
+            status, answer = self.post(sequence, payload, accept_gap=True, is_new=is_new)
         if status != 202:
             print(f"batch {sequence} is refused: {answer}", file=sys.stderr)
         self.next = sequence + 1
@@ -59,30 +63,46 @@ class Relay:
         """Says that nothing was missed, or brings what was: another worker of Envoy may have taken over."""
         status, answer = self.post(self.next, b"")
         if status == 409:
-            for number, missed in self.replay(answer["next"], self.next):
-                self.post(number, missed, accept_gap=True)
+            self.replay(answer["next"], self.next, is_new=False)
 
-    def replay(self, first, end):
-        """Batches of the engine's buffer, from `first` on."""
+    def replay(self, first, end, is_new):
+        """Posts what the engine still has of the batches from `first` up to `end`. Says whether nothing was posted by one who is new."""
+        print(f"batches from {first} to {end - 1} are missing, replaying", file=sys.stderr)
+        for number, payload in self.kept(first):
+            if number < end:
+                self.post(number, payload, accept_gap=True, is_new=is_new)
+                is_new = False
+        return is_new
+
+    def kept(self, first):
+        """Batches of the engine's buffer, all of them before any is posted: the engine doesn't wait for its reader."""
         if self.replays is None:
-            return
-        self.replays.send_multipart([b"", first.to_bytes(8, "big")])
-        while self.replays.poll(2000):
-            *_, sequence, payload = self.replays.recv_multipart()
+            return []
+        # Not REQ: one question has many answers. And a new one each time, to which no late answer comes.
+        socket = self.context.socket(zmq.DEALER)
+        socket.set(zmq.RCVHWM, 0)
+        socket.connect(self.replays)
+        socket.send_multipart([b"", first.to_bytes(8, "big")])
+        batches = []
+        while socket.poll(5000):
+            *_, sequence, payload = socket.recv_multipart()
             number = int.from_bytes(sequence, "big", signed=True)
             if number < 0:
-                return
-            if first <= number < end:
-                yield number, payload
+                break
+            batches.append((number, payload))
+        socket.close(linger=0)
+        return batches
 
-    def post(self, sequence, payload, accept_gap=False):
+    def post(self, sequence, payload, accept_gap=False, is_new=False):
         """Posts until Warmpath has taken or refused it; meanwhile events wait in the socket."""
         headers = {"content-type": "application/msgpack", "x-warmpath-sequence": str(sequence)}
         if accept_gap:
             headers["x-warmpath-gap"] = "accept"
+        if is_new:
+            headers["x-warmpath-publisher"] = "new"
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
-        while True:
+        for _ in range(TRIES):
             try:
                 if self.http is None:
                     kind = http.client.HTTPSConnection if self.to.scheme == "https" else http.client.HTTPConnection
@@ -92,10 +112,12 @@ class Relay:
                 body = answer.read()
                 if answer.status != 503:
                     return answer.status, json.loads(body)
+                print(f"{self.to.netloc}: {body!r}, trying again", file=sys.stderr)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 print(f"{self.to.netloc}: {error!r}, trying again", file=sys.stderr)
                 self.http = None
             time.sleep(1)
+        return 0, "given up"
 
 
 def main():

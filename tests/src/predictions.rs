@@ -4,6 +4,7 @@ use crate::{Envoy, Request};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Instant;
 
 /// What all pods serve.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub predicted: u64,
     /// Of these, in the pod's cache as its engine says.
     pub cached: u64,
+    /// When it was sent, and answered.
+    pub time: Range<Instant>,
 }
 
 fn ask(
@@ -39,6 +42,7 @@ fn ask(
 ) -> (Outcome, String) {
     let body =
         json!({"model": engine.model, "messages": messages, "max_tokens": 12, "temperature": 0, "seed": 1});
+    let start = Instant::now();
     let answer = Request::json("/v1/chat/completions", &body).header("x-warmpath-debug", "1").send(envoy);
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.header("x-warmpath-prompt"), Some("tokens"));
@@ -54,6 +58,7 @@ fn ask(
         prompt,
         // The last token is always computed.
         predicted: (matched * engine.block).min((prompt - 1) / engine.block * engine.block),
+        time: start..Instant::now(),
         cached: said["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0),
     };
     let text = said["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned();
@@ -121,13 +126,19 @@ pub fn converse(
     })
 }
 
-/// Prints every difference, and the share of requests without one.
+/// Prints every difference with its cause, and the share of requests without one. A request that met others at its pod may find
+/// less or more than was there when it was decided; of one that was alone the prediction was wrong.
+#[track_caller]
 pub fn report(what: &str, outcomes: &[Outcome]) -> f64 {
     let differ: Vec<_> = outcomes.iter().filter(|outcome| outcome.predicted != outcome.cached).collect();
     for outcome in &differ {
-        let Outcome { conversation, turn, pod, prompt, predicted, cached } = outcome;
+        let Outcome { conversation, turn, pod, prompt, predicted, cached, time } = outcome;
+        let met = outcomes
+            .iter()
+            .filter(|other| other.pod == *pod && other.time.start < time.end && time.start < other.time.end);
+        let met = met.count() - 1;
         eprintln!(
-            "  {conversation}.{turn} at {pod}: of {prompt} tokens {predicted} predicted, {cached} cached"
+            "  {conversation}.{turn} at {pod}: of {prompt} tokens {predicted} predicted, {cached} cached; it met {met} others there"
         );
     }
     let equal = 100.0 * (outcomes.len() - differ.len()) as f64 / outcomes.len() as f64;

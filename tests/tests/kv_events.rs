@@ -367,11 +367,13 @@ fn relay(fleet: &Fleet, [events, replay]: [u16; 2], pod: &str) -> Process {
 fn the_relay_brings_what_was_missed() {
     let fleet = Fleet::start(2, |envoy| envoy);
     let mode = |pod: usize| fleet.stat(&format!("kv_events.pod-{pod}.mode"));
-    // Nobody listens when the first batches are published; the engine keeps them.
-    let (mut engine, ports) = Publisher::bind("kv-events", 100);
+    // Nobody listens when the first batches are published; the engine keeps them, and far more than a socket holds by itself.
+    let (mut engine, ports) = Publisher::bind("kv-events", 10_000);
     for start in [1000, 2000, 3000] {
         engine.send(&json!([stored(start..start + 160)]));
     }
+    let nothing = batch(&json!([]), 0);
+    (0..3000).for_each(|_| engine.send_payload(&nothing));
     let first = relay(&fleet, ports, "pod-1");
     engine.wait_for("open", 1);
     engine.send(&json!([stored(1160..1176)]));

@@ -99,8 +99,8 @@ fn predictions_are_what_the_engines_find() {
     report("the first", &warm);
     let alone = converse(&envoy, ENGINE, 100..160, 5, 1);
     let alone = report("one request at a time", &alone);
-    let beside = converse(&envoy, ENGINE, 500..560, 5, 4);
-    let beside = report("four at a time", &beside);
+    let beside = converse(&envoy, ENGINE, 500..560, 5, 2);
+    let beside = report("two at a time", &beside);
     assert_eq!((mode(1), mode(2)), (2, 2), "both are exact");
     assert!(envoy.stat("wasmcustom.warmpath.kv_events_blocks_removed") > 100, "there were evictions");
     assert_eq!(envoy.stat("wasmcustom.warmpath.kv_events_gaps"), 0);
