@@ -17,6 +17,8 @@ use super::value::{Digest, Item, One, Scalar, otherwise};
 const MOST_BELIEVED: usize = 4096;
 /// Most events of a batch; one has about as many as an engine's step has requests.
 pub const MAX_EVENTS: usize = 65_536;
+/// Longest error, in characters.
+const MOST_SAID: usize = 200;
 
 /// A batch of events of one cache.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -119,8 +121,7 @@ impl Extra {
 pub fn msgpack(bytes: &[u8]) -> Result<Batch, String> {
     let mut from = rmp_serde::Deserializer::from_read_ref(bytes);
     from.set_max_depth(32);
-    let batch = Batch::deserialize(&mut from).map_err(|error| error.to_string())?;
-    Ok(batch)
+    Batch::deserialize(&mut from).map_err(said)
 }
 
 /// Reads a batch in JSON.
@@ -128,7 +129,12 @@ pub fn msgpack(bytes: &[u8]) -> Result<Batch, String> {
 /// # Errors
 /// Where the text is no JSON, or no batch.
 pub fn json(bytes: &[u8]) -> Result<Batch, String> {
-    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+    serde_json::from_slice(bytes).map_err(said)
+}
+
+/// An error in words, without all of the text that it may quote: that can be as long as the batch.
+fn said(error: impl fmt::Display) -> String {
+    error.to_string().chars().take(MOST_SAID).collect()
 }
 
 /// The next value of an array, or the value of a map's key.
@@ -717,6 +723,15 @@ mod tests {
         assert!(json(deep(stored).as_bytes()).unwrap_err().contains("recursion limit"));
         let many = json!([1.0, vec![json!(["AllBlocksCleared"]); MAX_EVENTS + 1]]);
         assert!(msgpack(&to_msgpack(&many)).unwrap_err().contains("more than 65536 events"));
+    }
+
+    #[test]
+    fn errors_do_not_quote_a_whole_batch() {
+        let long = json!("\u{1}".repeat(100_000));
+        for value in [long.clone(), json!([1.0, [long]])] {
+            assert!(msgpack(&to_msgpack(&value)).unwrap_err().len() <= MOST_SAID);
+            assert!(json(value.to_string().as_bytes()).unwrap_err().len() <= MOST_SAID);
+        }
     }
 
     proptest! {
