@@ -19,6 +19,7 @@ enum Op {
     Batch { number: Number, anew: bool, how: Option<How>, is_other_pod: bool, events: Vec<Told> },
     Skip(Number),
     Lose,
+    Doubt,
 }
 
 #[derive(Debug, Arbitrary)]
@@ -137,7 +138,7 @@ impl Checked {
         self.was_told_all = false;
     }
 
-    fn apply(&mut self, batch: &Batch, number: Option<u64>, sequence: Sequence, pod: PodRef) {
+    fn apply(&mut self, batch: &Batch, number: Option<u64>, (sequence, anew): (Sequence, bool), pod: PodRef) {
         let before = (self.feed.next(), self.feed.blocks(), self.feed.waiting(), self.feed.is_exact());
         let (mut stored, mut removed) = (0, 0);
         for event in &batch.events {
@@ -150,7 +151,7 @@ impl Checked {
         // Whatever is known may be told of, and each block may be a change of its own.
         let enough = 4096 + 512 * (stored + removed + batch.events.len() + self.most);
         let (feed, model, mut deltas) = (&mut self.feed, self.model, Vec::new());
-        let passed = within(enough, || feed.apply(batch, number, sequence, pod, model, &mut deltas));
+        let passed = within(enough, || feed.apply(batch, number, (sequence, anew), pod, model, &mut deltas));
 
         let after = (self.feed.next(), self.feed.blocks(), self.feed.waiting(), self.feed.is_exact());
         if sequence == Sequence::Repeated {
@@ -159,8 +160,10 @@ impl Checked {
         }
         assert_eq!(after.0, number.or(before.0).map(|number| number.saturating_add(1)));
         self.check_passed(batch, stored, removed, before.2, &passed);
-        if self.pod.replace(pod) != Some(pod) || sequence == Sequence::Gap {
+        if self.pod.replace(pod) != Some(pod) || anew {
             self.lost();
+        } else if sequence == Sequence::Gap {
+            self.was_told_all = false;
         }
         self.was_told_all |= sequence == Sequence::Start;
         for event in &batch.events {
@@ -228,18 +231,23 @@ impl Checked {
     fn op(&mut self, op: Op) {
         match op {
             Op::Batch { number, anew, how, is_other_pod, events } => {
-                let number = self.number(&number);
+                let (number, pod) = (self.number(&number), pod(is_other_pod));
                 let sequence = match how {
-                    None => self.feed.sequence(number, anew),
+                    None => self.feed.sequence(number, anew, Some(pod)),
                     Some(How::Next) => Sequence::Next,
                     Some(How::Start) => Sequence::Start,
                     Some(How::Gap) => Sequence::Gap,
                     Some(How::Repeated) => Sequence::Repeated,
                 };
                 let events = events.into_iter().map(|told| told.event(self.model.block_tokens)).collect();
-                self.apply(&Batch { events, ..Batch::default() }, number, sequence, pod(is_other_pod));
+                self.apply(&Batch { events, ..Batch::default() }, number, (sequence, anew), pod);
             }
             Op::Skip(number) => self.skip(self.number(&number)),
+            Op::Doubt => {
+                self.feed.doubt();
+                self.was_told_all = false;
+                self.check();
+            }
             Op::Lose => {
                 self.feed.lose();
                 self.lost();
@@ -250,7 +258,7 @@ impl Checked {
 
     fn skip(&mut self, number: Option<u64>) {
         self.feed.skip(number);
-        self.lost();
+        self.was_told_all = false;
         self.check();
     }
 
@@ -285,7 +293,10 @@ fuzz_target!(|data: &[u8]| {
             rest = &after[payload.len()..];
             let number = checked.number(&Number::Following);
             match msgpack(payload) {
-                Ok(batch) => checked.apply(&batch, number, checked.feed.sequence(number, false), pod(false)),
+                Ok(batch) => {
+                    let sequence = checked.feed.sequence(number, false, Some(pod(false)));
+                    checked.apply(&batch, number, (sequence, false), pod(false));
+                }
                 Err(_) => checked.skip(number),
             }
         }
