@@ -12,7 +12,8 @@
 //! # Three layers
 //!
 //! * **Data** ([`index`], [`pods`]): which pod holds how much of a chain, and how much each has to do. Each Envoy worker has a
-//!   VM of its own without shared memory, so each keeps a replica, and replicas follow one log in Envoy's shared data.
+//!   VM of its own without shared memory, so each keeps a replica, and replicas follow one log in Envoy's shared data. What a
+//!   pod holds is what was routed to it, or what its engine says by KV events ([`events`]).
 //! * **Decision** ([`pipeline`], [`config`]): small parts, put together into profiles by configuration, and refused when
 //!   they are loaded if they don't fit together.
 //! * **Execution** ([`workflow`]): selectors without side effects, plans of them, and one executor that talks to Envoy.

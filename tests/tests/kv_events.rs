@@ -100,7 +100,7 @@ fn stored(tokens: Range<u32>) -> Value {
     json!({
         "type": "BlockStored",
         "block_hashes": ends.collect::<Vec<_>>(),
-        "parent_block_hash": (tokens.start % 1000 != 0).then(|| tokens.start - 1),
+        "parent_block_hash": (!tokens.start.is_multiple_of(1000)).then(|| tokens.start - 1),
         "token_ids": tokens.collect::<Vec<_>>(),
         "block_size": BLOCK,
         "medium": "GPU",
@@ -264,9 +264,9 @@ fn events_come_by_http_too() {
     let http = fleet.envoy.listener("kv-events-http");
     let post = |path: &str, number: Option<u64>, body: Vec<u8>, headers: &[(&str, &str)]| {
         let mut request = Request::post(&format!("/warmpath/v1/kv-events/{path}"), body);
-        request = request.header("authorization", &format!("Bearer {token}"));
+        request = request.header("authorization", format!("Bearer {token}"));
         if let Some(number) = number {
-            request = request.header("x-warmpath-sequence", &number.to_string());
+            request = request.header("x-warmpath-sequence", number.to_string());
         }
         let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
         let answer = request.send(http);
@@ -311,7 +311,7 @@ fn events_come_by_http_too() {
     assert_eq!(without.status, 401);
     assert!(without.text().contains("authorization: Bearer TOKEN"));
     let known =
-        Request::get("/warmpath/v1/kv-events/pod-2").header("authorization", &format!("Bearer {token}"));
+        Request::get("/warmpath/v1/kv-events/pod-2").header("authorization", format!("Bearer {token}"));
     assert_eq!(known.send(http).json(), json!({"mode": "exact", "next": 2}));
     fleet.envoy.assert_no_trap();
 }

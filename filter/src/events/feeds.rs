@@ -244,6 +244,7 @@ impl Feeds {
             && self.waiting.len() < MOST_SEARCHED
         {
             self.waiting.retain(|delta| delta.pod() != Some(*pod));
+            self.waiting_hashes = self.waiting.iter().map(weight).sum();
         }
         self.waiting_hashes += deltas.iter().map(weight).sum::<usize>();
         self.waiting.append(&mut deltas);

@@ -369,8 +369,11 @@ pub(crate) mod tests {
         }
     }
 
+    /// The frames of each message.
+    type Messages = Vec<Vec<Vec<u8>>>;
+
     /// Messages, answer and outcome when the bytes arrive in these pieces.
-    fn run(pieces: &[&[u8]], most: usize) -> (Vec<Vec<Vec<u8>>>, Vec<u8>, Result<(), Refused>) {
+    fn run(pieces: &[&[u8]], most: usize) -> (Messages, Vec<u8>, Result<(), Refused>) {
         let mut subscriber = Subscriber::new(most);
         let (mut messages, mut out) = (Vec::new(), Vec::new());
         for piece in pieces {

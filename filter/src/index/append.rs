@@ -104,7 +104,10 @@ impl Follower {
                 Ok(Write::Done) => {
                     // Through the same bytes as everybody else.
                     match entry::read(bytes) {
-                        entry::Read::Entry(entry) => self.apply(&entry, load),
+                        entry::Read::Entry(entry) => {
+                            self.settle(&entry.deltas);
+                            self.apply(&entry, load);
+                        }
                         _ => self.replica.skip(),
                     }
                     return Appended::Done;

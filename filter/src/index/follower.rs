@@ -266,6 +266,15 @@ impl Follower {
         }
     }
 
+    /// Where this VM cleared a pod itself, whatever others took from it before makes no difference any more.
+    pub(super) fn settle(&mut self, deltas: &[Delta]) {
+        for delta in deltas {
+            if let Delta::Cleared { pod } = delta {
+                self.disturbed = self.disturbed.minus(&[pod.slot].into_iter().collect());
+            }
+        }
+    }
+
     pub(super) fn apply(&mut self, entry: &Entry, load: &mut Load) {
         self.replica.apply(entry);
         self.counts.entries += 1;

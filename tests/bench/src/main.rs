@@ -5,18 +5,13 @@
 //! of the router's process used. Many short rounds are interleaved, and the lower quartile of each router is reported:
 //! whatever else a machine does only ever adds.
 
-mod dynamo;
-mod load;
-mod mock;
-mod prompts;
-mod router;
-
-use prompts::{Prompts, Shape, TURNS};
-use router::Router;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use warmpath_bench::prompts::{Prompts, Shape, TURNS};
+use warmpath_bench::router::Router;
+use warmpath_bench::{dynamo, mock, router};
 use warmpath_tests::{Envoy, wait_until};
 
 const PODS: usize = 4;

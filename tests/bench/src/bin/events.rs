@@ -4,28 +4,18 @@
 //! Envoy's workers have core 0; its main thread, the publisher and the load have core 1. The publisher writes what libzmq would, prepared before, as fast
 //! as Envoy takes it, or at a pace. Each batch stores 16 blocks of 16 tokens and removes the 16 that were stored longest ago.
 
-#[path = "../load.rs"]
-mod load;
-#[path = "../mock.rs"]
-mod mock;
-#[path = "../prompts.rs"]
-#[allow(dead_code)]
-mod prompts;
-#[path = "../router.rs"]
-#[allow(dead_code)]
-mod router;
-
-use prompts::{Prompts, Shape};
-use router::Router;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use warmpath_bench::prompts::{Prompts, Shape};
+use warmpath_bench::router::Router;
+use warmpath_bench::{mock, router};
 use warmpath_tests::{Envoy, wait_long, wait_until};
 
 const USAGE: &str = "usage: warmpath-bench-events WARMPATH.wasm ROUNDS";
@@ -117,7 +107,7 @@ struct Run {
 }
 
 impl Run {
-    fn start(wasm: &PathBuf, workers: usize, pods: &[SocketAddr]) -> Self {
+    fn start(wasm: &Path, workers: usize, pods: &[SocketAddr]) -> Self {
         let vocabulary =
             PathBuf::from(std::env::var_os("WARMPATH_VOCABULARY").expect("run tests/bench-events.sh"));
         let socket = std::env::temp_dir().join(format!("warmpath-bench-{}-{workers}", std::process::id()));

@@ -108,8 +108,8 @@ fn ours(
     let mut apply = |table: &mut Table, of: usize, batch: &Batch| {
         let number = Some(numbers[of]);
         numbers[of] += 1;
-        let sequence = feeds[of].sequence(number, false);
-        feeds[of].apply(batch, number, sequence, pod(of), MODEL, &mut deltas);
+        let sequence = feeds[of].sequence(number, false, Some(pod(of)));
+        feeds[of].apply(batch, number, (sequence, false), pod(of), MODEL, &mut deltas);
         for delta in deltas.drain(..) {
             match delta {
                 Delta::Stored { pod, parent, depth, hashes } => {
