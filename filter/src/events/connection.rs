@@ -108,13 +108,16 @@ fn message<H: Host>(
     frames: &[&[u8]],
 ) -> Result<(), Problem> {
     let (topic, number, payload) = match frames {
-        [topic, number, payload] => (*topic, number.first_chunk().copied().map(u64::from_be_bytes), *payload),
+        [topic, number, payload] => (*topic, <[u8; 8]>::try_from(*number), *payload),
         _ => {
             let problem =
                 format!("a message of {} frames; KV events have topic, sequence and payload", frames.len());
             return Err(Problem::Unreadable(problem));
         }
     };
+    let number = number.map(u64::from_be_bytes);
+    let number =
+        number.map_err(|_| Problem::Unreadable("its sequence is no number of 8 bytes".to_owned()))?;
     let source = match known {
         Some((last, source)) if last == topic => &*source,
         _ => {
@@ -124,10 +127,10 @@ fn message<H: Host>(
     };
     let speaker = Speaker::Connection(id);
     let batch = batch::msgpack(payload).map_err(|why| {
-        intake.skip(speaker, number);
+        intake.skip(speaker, Some(number));
         Problem::Unreadable(why)
     })?;
-    intake.take(&Message { source, batch: &batch, number, anew: false, speaker }).map(|_| ())
+    intake.take(&Message { source, batch: &batch, number: Some(number), anew: false, speaker }).map(|_| ())
 }
 
 fn who(plugin: &Plugin, known: Option<&(Vec<u8>, Source)>) -> String {

@@ -215,6 +215,10 @@ fn complaints_are_made_once_a_minute() {
     let bytes = stand.message("kv@a@m", b"\xc1");
     connection.on_data(&stand.host, &bytes);
     assert_eq!(stand.logged("a: a batch can't be read"), 2);
+    let mut bytes = Vec::new();
+    put_message(&mut bytes, &[b"kv@a@m", b"1234567", &batch_of(&json!([]))]);
+    connection.on_data(&stand.host, &bytes);
+    assert_eq!(stand.count("kv_events_unreadable"), 7, "a sequence that is none");
     let errors = stand.host.state.borrow().logs.iter().filter(|(level, _)| *level == Level::Error).count();
     assert_eq!(errors, 1, "the block size is for a person to mend");
 }
