@@ -6,10 +6,12 @@
 
 pub mod batch;
 mod connection;
+mod event;
 pub mod feed;
 mod feeds;
 mod ingest;
 mod intake;
+mod lists;
 pub mod names;
 #[cfg(test)]
 mod tests;
