@@ -68,16 +68,30 @@ class Relay:
     def replay(self, first, end, is_new):
         """Posts what the engine still has of the batches from `first` up to `end`. Says whether nothing was posted by one who is new."""
         print(f"batches from {first} to {end - 1} are missing, replaying", file=sys.stderr)
-        for number, payload in self.kept(first):
+        for number, payload in self.kept(first, end):
             if number < end:
                 self.post(number, payload, accept_gap=True, is_new=is_new)
                 is_new = False
         return is_new
 
-    def kept(self, first):
-        """Batches of the engine's buffer, all of them before any is posted: the engine doesn't wait for its reader."""
-        if self.replays is None:
-            return []
+    def kept(self, first, end):
+        """Batches of the engine's buffer, all of them before any is posted: the engine doesn't wait for its reader, and drops what the
+        reader has no room for. What was dropped is asked for again."""
+        batches = []
+        while self.replays is not None:
+            wanted = batches[-1][0] + 1 if batches else first
+            part = self.ask(wanted)
+            before = len(batches)
+            for number, payload in part:
+                # The first may be later than was asked for: what came before is not kept any more.
+                if batches and number != batches[-1][0] + 1:
+                    break
+                batches.append((number, payload))
+            if len(batches) == before or batches[-1][0] + 1 >= end:
+                break
+        return batches
+
+    def ask(self, first):
         # Not REQ: one question has many answers. And a new one each time, to which no late answer comes.
         socket = self.context.socket(zmq.DEALER)
         socket.set(zmq.RCVHWM, 0)

@@ -291,13 +291,14 @@ impl Subscriber {
             }
             (State::Greeted, _) => Err(Refused::Malformed("the first command is not READY")),
             (_, b"ERROR") => Err(Refused::Malformed("the peer says ERROR")),
-            // One answer is enough for all that came at once: who doesn't read them should not make them pile up.
-            (_, b"PING") if self.has_ponged => Ok(()),
             (_, b"PING") => {
-                self.has_ponged = true;
                 // A time to live in tenths of a second, and a context that comes back.
                 let context = data.get(2..).filter(|context| context.len() <= 16);
-                put_command(out, b"PONG", context.ok_or(Refused::Malformed("a PING makes no sense"))?);
+                let context = context.ok_or(Refused::Malformed("a PING makes no sense"))?;
+                // One answer is enough for all that came at once: who doesn't read them should not make them pile up.
+                if !std::mem::replace(&mut self.has_ponged, true) {
+                    put_command(out, b"PONG", context);
+                }
                 Ok(())
             }
             // What later versions may add.
