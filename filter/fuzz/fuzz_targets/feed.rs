@@ -7,16 +7,26 @@
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
-use warmpath::blocks::{BlockHash, Kind};
+use warmpath::blocks::{Apart, BlockHash, Kind, digest, link};
 use warmpath::events::batch::{Batch, Event, Extra, Place, Removed, Stored, msgpack};
 use warmpath::events::feed::{Feed, Model, Passed, Sequence};
 use warmpath::index::{Delta, PodRef, Slot};
 use warmpath_fuzz::{live, within};
 
+const MODEL: &str = "m";
+
 /// What happens to a feed.
 #[derive(Debug, Arbitrary)]
 enum Op {
-    Batch { number: Number, anew: bool, how: Option<How>, is_other_pod: bool, events: Vec<Told> },
+    Batch {
+        number: Number,
+        anew: bool,
+        how: Option<How>,
+        is_other_pod: bool,
+        events: Vec<Told>,
+    },
+    /// The last batch again, so many times.
+    Again(u8),
     Skip(Number),
     Lose,
     Doubt,
@@ -114,6 +124,71 @@ impl Told {
     }
 }
 
+/// The names of a cache as they are described, without bounds: copies of each, and where it is.
+#[derive(Default)]
+struct Plain(BTreeMap<u64, (u32, At)>);
+
+#[derive(Clone, Copy)]
+enum At {
+    Linked(u64),
+    Waiting { parent: u64, digest: u64 },
+}
+
+impl Plain {
+    fn link_of(&self, name: u64) -> Option<u64> {
+        match self.0.get(&name)?.1 {
+            At::Linked(link) => Some(link),
+            At::Waiting { .. } => None,
+        }
+    }
+
+    fn store(&mut self, stored: &Stored, block: usize, parents: &mut BTreeMap<BlockHash, Option<BlockHash>>) {
+        let hash = |link| Kind::Cached.name(link);
+        let seed = Apart { model: Some(MODEL), ..Apart::default() }.seed(block);
+        let mut before = stored.parent;
+        for (name, tokens) in stored.names.iter().zip(stored.tokens.chunks(block)) {
+            let digest = digest(tokens, &mut Vec::new());
+            let end = before.map_or(Some(seed), |before| self.link_of(before));
+            let parent = before.replace(*name);
+            let waiting = At::Waiting { parent: parent.unwrap_or_default(), digest };
+            let (copies, at) = self.0.entry(*name).or_insert((0, waiting));
+            *copies += 1;
+            let (At::Waiting { .. }, Some(end)) = (&at, end) else { continue };
+            *at = At::Linked(link(end, digest));
+            parents.insert(hash(link(end, digest)), parent.map(|_| hash(end)));
+            // Who waits for one that has a link has one, too.
+            while let Some((name, end, digest)) = self.0.iter().find_map(|(name, (_, at))| match *at {
+                At::Linked(_) => None,
+                At::Waiting { parent, digest } => Some((*name, self.link_of(parent)?, digest)),
+            }) {
+                self.0.entry(name).and_modify(|(_, at)| *at = At::Linked(link(end, digest)));
+                parents.insert(hash(link(end, digest)), Some(hash(end)));
+            }
+        }
+    }
+
+    fn remove(&mut self, removed: &Removed) {
+        for name in &removed.names {
+            let copies = self.0.get_mut(name).map(|(copies, _)| {
+                *copies = copies.saturating_sub(1);
+                *copies
+            });
+            if copies == Some(0) {
+                self.0.remove(name);
+            }
+        }
+    }
+
+    /// How often each block is held.
+    fn held(&self) -> BTreeMap<BlockHash, usize> {
+        let mut held = BTreeMap::new();
+        for link in self.0.keys().filter_map(|name| self.link_of(*name)) {
+            *held.entry(Kind::Cached.name(link)).or_default() += 1;
+        }
+        held
+    }
+}
+
 /// A feed, and what is to be true of it.
 struct Checked {
     feed: Feed,
@@ -125,17 +200,32 @@ struct Checked {
     told: BTreeMap<BlockHash, (u32, usize)>,
     /// Whether it knew all of its cache once, and nothing happened since that ends this.
     was_told_all: bool,
+    /// What it should know, as long as that follows from plain events without anything left out.
+    plain: Option<Plain>,
+    /// The block before each, of all that were in there.
+    parents: BTreeMap<BlockHash, Option<BlockHash>>,
+    last: Batch,
 }
 
 impl Checked {
     fn new(most: usize, block_tokens: usize) -> Self {
-        let model = Model { name: "m", block_tokens };
-        Self { feed: Feed::new(most), most, model, pod: None, told: BTreeMap::new(), was_told_all: false }
+        let model = Model { name: MODEL, block_tokens };
+        let (told, parents) = (BTreeMap::new(), BTreeMap::new());
+        let (feed, plain, last) = (Feed::new(most), Some(Plain::default()), Batch::default());
+        Self { feed, most, model, pod: None, told, was_told_all: false, plain, parents, last }
     }
 
     fn lost(&mut self) {
         self.told.clear();
         self.was_told_all = false;
+        self.plain = Some(Plain::default());
+    }
+
+    /// Whatever is known may be gone with the next removal.
+    fn doubted(&mut self) {
+        self.was_told_all = false;
+        let known = self.plain.iter_mut().flat_map(|plain| plain.0.values_mut());
+        known.for_each(|(copies, _)| *copies = 0);
     }
 
     fn apply(&mut self, batch: &Batch, number: Option<u64>, (sequence, anew): (Sequence, bool), pod: PodRef) {
@@ -163,18 +253,34 @@ impl Checked {
         if self.pod.replace(pod) != Some(pod) || anew {
             self.lost();
         } else if sequence == Sequence::Gap {
-            self.was_told_all = false;
+            self.doubted();
         }
-        self.was_told_all |= sequence == Sequence::Start;
-        for event in &batch.events {
-            match event {
-                Event::Cleared => self.was_told_all = true,
-                Event::Unusable(_) => self.was_told_all = false,
-                Event::Stored(_) | Event::Removed(_) | Event::Unknown => {}
-            }
+        if sequence == Sequence::Start {
+            self.cleared();
         }
+        batch.events.iter().for_each(|event| self.check_event(event));
+        let is_all = (passed.stored, passed.removed) == (stored as u64, removed as u64);
+        self.plain = self.plain.take().filter(|_| is_all && passed.refused + passed.forgotten == 0);
         deltas.iter().for_each(|delta| self.check_delta(delta, pod));
         self.check();
+    }
+
+    fn cleared(&mut self) {
+        self.was_told_all = true;
+        self.plain = Some(Plain::default());
+    }
+
+    fn check_event(&mut self, event: &Event) {
+        match (event, &mut self.plain) {
+            (Event::Cleared, _) => self.cleared(),
+            (Event::Unusable(_), _) => self.was_told_all = false,
+            (Event::Stored(stored), Some(plain)) if is_plain(stored) => {
+                plain.store(stored, self.model.block_tokens, &mut self.parents);
+            }
+            (Event::Stored(_), _) => self.plain = None,
+            (Event::Removed(removed), Some(plain)) => plain.remove(removed),
+            (Event::Removed(_), None) | (Event::Unknown, _) => {}
+        }
     }
 
     fn check_passed(&self, batch: &Batch, stored: usize, removed: usize, waited: usize, passed: &Passed) {
@@ -199,6 +305,10 @@ impl Checked {
                     depth
                 });
                 assert_eq!(*depth, before.map_or(0, |depth| depth + 1));
+                let before = std::iter::once(*parent).chain(hashes.iter().copied().map(Some));
+                for (hash, before) in hashes.iter().zip(before) {
+                    assert_eq!(*self.parents.get(hash).unwrap_or(&before), before);
+                }
                 for (hash, depth) in hashes.iter().zip(*depth..) {
                     let told = self.told.entry(*hash).or_insert((depth, 0));
                     assert_eq!(told.0, depth);
@@ -226,6 +336,10 @@ impl Checked {
         assert!(waiting <= (self.most / 4).max(1));
         assert_eq!(linked, self.told.values().map(|(_, copies)| copies).sum::<usize>());
         assert!(self.was_told_all || !self.feed.is_exact());
+        if let Some(plain) = &self.plain {
+            let told = self.told.iter().filter(|(_, (_, copies))| *copies > 0);
+            assert_eq!(plain.held(), told.map(|(hash, (_, copies))| (*hash, *copies)).collect());
+        }
     }
 
     fn op(&mut self, op: Op) {
@@ -240,12 +354,17 @@ impl Checked {
                     Some(How::Repeated) => Sequence::Repeated,
                 };
                 let events = events.into_iter().map(|told| told.event(self.model.block_tokens)).collect();
-                self.apply(&Batch { events, ..Batch::default() }, number, (sequence, anew), pod);
+                self.last = Batch { events, ..Batch::default() };
+                self.apply(&self.last.clone(), number, (sequence, anew), pod);
+            }
+            Op::Again(times) => {
+                let (last, of) = (self.last.clone(), self.pod.unwrap_or(pod(false)));
+                (0..times % 16).for_each(|_| self.apply(&last, None, (Sequence::Next, false), of));
             }
             Op::Skip(number) => self.skip(self.number(&number)),
             Op::Doubt => {
                 self.feed.doubt();
-                self.was_told_all = false;
+                self.doubted();
                 self.check();
             }
             Op::Lose => {
@@ -258,7 +377,7 @@ impl Checked {
 
     fn skip(&mut self, number: Option<u64>) {
         self.feed.skip(number);
-        self.was_told_all = false;
+        self.doubted();
         self.check();
     }
 
@@ -276,8 +395,14 @@ impl Checked {
         let before = live();
         drop(self.feed);
         let held = before - live();
-        assert!(held <= 4096 + 512 * self.most, "{held} bytes are held for {} blocks", self.most);
+        assert!(held <= 1024 + 400 * self.most, "{held} bytes are held for {} blocks", self.most);
     }
+}
+
+/// Whether a block's digest is that of its tokens, and a chain's seed that of its model.
+fn is_plain(stored: &Stored) -> bool {
+    let Stored { lora, lora_id, extra, salt, .. } = stored;
+    lora.is_none() && lora_id.is_none() && extra.is_empty() && salt.is_none()
 }
 
 fn pod(is_other: bool) -> PodRef {
