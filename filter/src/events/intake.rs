@@ -169,7 +169,7 @@ impl<H: Host> Intake<'_, H> {
         let Message { source, batch, number, anew, speaker } = message;
         let settings = self.plugin.router.settings();
         let known = self.plugin.tokenizer_of(Some(&source.model));
-        let (tokenizer, _) = known.ok_or_else(|| Problem::NoTokenizer(source.model.clone()))?;
+        let (tokenizer, _) = known.ok_or_else(|| Problem::NoTokenizer(quoted(source.model.as_bytes())))?;
         let pod = self.plugin.router.pods().get(source.position);
         let pod = pod.ok_or_else(|| Problem::Stranger("the pod is gone".to_owned()))?;
         let id = pod.cache_id(batch.rank).ok_or(Problem::NoRank(batch.rank))?;
