@@ -1,10 +1,12 @@
-//! Pods: who they are, how much each has to do, and which failed lately.
+//! Pods: who they are, where Envoy finds them, how much each has to do, and which failed lately.
 
+pub mod discovery;
 mod health;
 mod ledger;
 mod load;
 mod pod;
 
+pub use discovery::Found;
 pub use health::Health;
 pub use ledger::Ledger;
 pub use load::{Load, SILENT};
