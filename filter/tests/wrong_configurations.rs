@@ -48,6 +48,7 @@ fn what_is_no_configuration_at_all() {
     refuses("  \n", "configuration", &["empty"]);
     refuses("{\"pods\": [", "pods", &["EOF", "line 1 column 10"]);
     refuses("[]", "configuration", &["invalid"]);
+    refuses(r#" [[{"address": "10.0.0.1:1"}]]"#, "configuration", &["invalid", "one JSON object"]);
     refuses("{}", "configuration", &["missing field `pods`"]);
     refuses(&format!("{{{PODS}}} {{}}"), "configuration", &["trailing", "only one JSON object"]);
     refuses(
@@ -378,6 +379,85 @@ fn kv_events_and_ranks() {
     refuses(&ranks(0, 1), "pods[0].ranks", &["0 is out of range"]);
     refuses(&ranks(65, 1), "pods[0].ranks", &["65 is out of range"]);
     refuses(&ranks(64, 9), "pods", &["576 ranks together", "at most 512"]);
+}
+
+#[test]
+fn discovery() {
+    let right = r#""cluster": "admin", "pods_of": ["pods", "engine-*"]"#;
+    for more in [
+        "",
+        r#", "period_seconds": 60, "timeout_seconds": 60"#,
+        r#", "rules": [{"labels": {"a": "b"}}]"#,
+        r#", "rules": [{"match": {"hostname": "prefill-*", "zone": "a", "cluster": "*", "address": "10.0.1.*"}, "ranks": 2}]"#,
+        r#", "rules": [{"models": []}]"#,
+    ] {
+        for pods in ["", r#""pods": [], "#, r#""pods": [{"address": "10.0.0.1:1"}], "#] {
+            let json = format!(r#"{{{pods}"discovery": {{{right}{more}}}}}"#);
+            assert!(load(json.as_bytes()).is_ok(), "{json}");
+        }
+    }
+    refuses("{}", "configuration", &["missing field `pods`", "`discovery`"]);
+    let rule = |rule: &str| format!(r#"{right}, "rules": [{{{rule}}}]"#);
+    let many = |text: &str, count: usize| vec![text; count].join(",");
+    for (fields, path, words) in [
+        (r#""pods_of": ["a"]"#.to_owned(), "", &["missing field `cluster`"][..]),
+        (r#""cluster": "a""#.to_owned(), "", &["missing field `pods_of`"]),
+        (format!(r#"{right}, "period": 1"#), ".period", &["unknown field", "`period_seconds`"]),
+        (r#""cluster": "", "pods_of": ["a"]"#.to_owned(), ".cluster", &["1 to 128"]),
+        (r#""cluster": "a", "pods_of": []"#.to_owned(), ".pods_of", &["0 entries", "1 to 32"]),
+        (r#""cluster": "a", "pods_of": "b""#.to_owned(), ".pods_of", &["expected a sequence"]),
+        (r#""cluster": "a", "pods_of": ["b", "b"]"#.to_owned(), ".pods_of[1]", &["\"b\"", "already"]),
+        (r#""cluster": "a", "pods_of": ["b", ""]"#.to_owned(), ".pods_of[1]", &["\"\" is no pattern"]),
+        (r#""cluster": "a", "pods_of": ["*-b"]"#.to_owned(), ".pods_of[0]", &["one * at the end"]),
+        (r#""cluster": "a", "pods_of": ["b**"]"#.to_owned(), ".pods_of[0]", &["one * at the end"]),
+        (r#""cluster": "a", "pods_of": ["b\n"]"#.to_owned(), ".pods_of[0]", &["b\\n", "printable"]),
+        (r#""cluster": "a", "pods_of": ["b", "*"]"#.to_owned(), ".pods_of[1]", &["admin", "no pod"]),
+        (format!(r#"{right}, "period_seconds": 0"#), ".period_seconds", &["0 is out of range", "1 to 60"]),
+        (format!(r#"{right}, "timeout_seconds": 61"#), ".timeout_seconds", &["61", "1 to 60"]),
+        (
+            format!(r#"{right}, "rules": [{}]"#, many(r#"{"ranks": 2}"#, 65)),
+            ".rules",
+            &["65 rules", "at most 64"],
+        ),
+        (rule(""), ".rules[0]", &["says nothing", "models, labels"]),
+        (rule(r#""match": {"zone": "a"}, "models": null"#), ".rules[0]", &["says nothing"]),
+        (rule(r#""name": "a""#), ".rules[0].name", &["unknown field", "`models`"]),
+        (
+            rule(r#""match": {"label": "a"}, "ranks": 2"#),
+            ".rules[0].match.label",
+            &["unknown field", "`zone`"],
+        ),
+        (rule(r#""match": {"zone": ""}, "ranks": 2"#), ".rules[0].match.zone", &["no pattern"]),
+        (rule(r#""match": {"hostname": "a*b"}, "ranks": 2"#), ".rules[0].match.hostname", &["no pattern"]),
+        (rule(r#""match": {"address": 1}, "ranks": 2"#), ".rules[0].match.address", &["expected a string"]),
+        (rule(r#""weight": 0"#), ".rules[0].weight", &["0.01 to 100"]),
+        (rule(r#""max_in_flight": 0"#), ".rules[0].max_in_flight", &["1 to 1000000"]),
+        (rule(r#""ranks": 65"#), ".rules[0].ranks", &["1 to 64"]),
+        (rule(r#""models": ["a", ""]"#), ".rules[0].models[1]", &["1 to 256"]),
+        (rule(r#""labels": {"a": "b", "a": "c"}"#), ".rules[0].labels", &["twice"]),
+        (rule(r#""labels": {"a": "b,c"}"#), ".rules[0].labels.a", &["without commas"]),
+    ] {
+        refuses(&format!(r#"{{"discovery": {{{fields}}}}}"#), &format!("discovery{path}"), words);
+    }
+    let label = |i: usize| format!(r#"{{"labels": {{"l{}": "x"}}}}"#, i % 33);
+    let rules = |count| (0..count).map(label).collect::<Vec<_>>().join(",");
+    let json = |count| format!(r#"{{"discovery": {{{right}, "rules": [{}]}}}}"#, rules(count));
+    refuses(&json(64), "discovery.rules", &["33 labels together", "at most 32"]);
+    assert!(load(json(32).as_bytes()).is_ok());
+    let long = "x".repeat(257);
+    refuses_field(
+        &format!(r#""discovery": {{"cluster": "a", "pods_of": ["{long}"]}}"#),
+        "discovery.pods_of[0]",
+        &["1 to 256"],
+    );
+    // Pods come later, but a value must be there even so.
+    let label = |any_of: &str| {
+        let filter = format!(r#"{{"type": "label", "label": "role", "any_of": [{any_of}]}}"#);
+        let profile = format!(r#"{{"filters": [{filter}], "picker": {{"type": "best"}}}}"#);
+        format!(r#"{{"discovery": {{{right}}}, "profile": "main", "profiles": {{"main": {profile}}}}}"#)
+    };
+    assert!(load(label(r#""decode""#).as_bytes()).is_ok());
+    refuses(&label(""), "profiles.main.filters[0].any_of", &["is empty"]);
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! From the configuration as written to a [`Router`], with every mistake found.
 
+use super::discovery::discovery;
 use super::mistake::Mistakes;
 use super::pods::build_pods;
 use super::raw::{RawBy, RawConfig, RawKvEvents, RawProfile, RawRouting, RawSelect, RawTokenizer};
+use super::reach::{Reach, reach};
 use super::router::{KvEventsSettings, Router, Routing, Settings, TokenizerSettings};
 use super::select::{PathPattern, Rule};
 use crate::blocks::BlockSize;
 use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
-use crate::pods::Pod;
+use crate::pods::{Found, Pod};
 use crate::prompt::delivery::{Remote, Source};
 use crate::request::Limits;
 use std::fmt::Display;
@@ -32,11 +34,24 @@ const DEFAULT_FALLBACKS: usize = 3;
 
 /// Reads and checks a plugin configuration in JSON.
 pub fn load(json: &[u8]) -> Result<Router, Mistakes> {
+    load_with(json, &[])
+}
+
+/// As [`load`], with the endpoints that were found by `discovery`. Mistakes are in the configuration alone: what was found
+/// and can't be a pod is left out.
+pub fn load_with(json: &[u8], found: &[Found]) -> Result<Router, Mistakes> {
     let mut mistakes = Mistakes::default();
     if json.trim_ascii().is_empty() {
         mistakes.add("", "is empty; name at least the pods: {\"pods\": [{\"address\": \"10.0.0.1:8000\"}]}");
     } else if json.len() > MAX_CONFIG_BYTES {
         mistakes.add("", format!("has {} bytes; at most {MAX_CONFIG_BYTES} are read", json.len()));
+    }
+    if json.trim_ascii_start().starts_with(b"[") {
+        // Serde would take a list for an object with the fields in their order.
+        mistakes.add(
+            "",
+            "is invalid: a list; give one JSON object: {\"pods\": [{\"address\": \"10.0.0.1:8000\"}]}",
+        );
     }
     if !mistakes.is_empty() {
         return Err(mistakes);
@@ -53,12 +68,19 @@ pub fn load(json: &[u8]) -> Result<Router, Mistakes> {
         mistakes.add("", format!("{error}; only one JSON object may stand here"));
         return Err(mistakes);
     }
-    build(&raw, mistakes)
+    build(&raw, found, mistakes)
 }
 
-fn build(raw: &RawConfig, mut mistakes: Mistakes) -> Result<Router, Mistakes> {
-    let pods = build_pods(&raw.pods, raw.routing.by, &mut mistakes);
+fn build(raw: &RawConfig, found: &[Found], mut mistakes: Mistakes) -> Result<Router, Mistakes> {
+    if raw.pods.is_none() && raw.discovery.is_none() {
+        mistakes.add("", "missing field `pods`; list the pods there, or say in `discovery` how to find them");
+        return Err(mistakes);
+    }
+    let fewest = usize::from(raw.discovery.is_none());
+    let configured =
+        build_pods(raw.pods.as_deref().unwrap_or_default(), fewest, raw.routing.by, &mut mistakes);
     let settings = settings(raw, &mut mistakes);
+    let Reach { pods, .. } = reach(&settings, &configured, found);
     let mut profiles =
         Profiles { raw, pods: &pods, block_size: settings.block_size, names: Vec::new(), built: Vec::new() };
     profiles.build_own(&mut mistakes);
@@ -71,7 +93,8 @@ fn build(raw: &RawConfig, mut mistakes: Mistakes) -> Result<Router, Mistakes> {
     let Profiles { built, .. } = profiles;
     match default {
         Some(default) if mistakes.is_empty() => {
-            Ok(Router { pods, profiles: built.into_iter().flatten().collect(), default, rules, settings })
+            let profiles = built.into_iter().flatten().collect();
+            Ok(Router { pods, configured: configured.len(), profiles, default, rules, settings })
         }
         _ => Err(mistakes),
     }
@@ -100,6 +123,7 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
         debug_header: raw.debug_header.as_ref().map(|name| name.to_ascii_lowercase()),
         tokenizers: tokenizers(&raw.tokenizers, mistakes),
         kv_events: kv_events(&raw.kv_events, mistakes),
+        discovery: raw.discovery.as_ref().map(|raw| discovery(raw, mistakes)),
     }
 }
 
@@ -230,7 +254,14 @@ impl Profiles<'_> {
 
     fn add(&mut self, name: &str, raw: &RawProfile, mistakes: &mut Mistakes) -> usize {
         self.names.push(name.to_owned());
-        self.built.push(build_profile(name, raw, self.pods, self.block_size, mistakes));
+        self.built.push(build_profile(
+            name,
+            raw,
+            self.pods,
+            self.raw.discovery.is_some(),
+            self.block_size,
+            mistakes,
+        ));
         self.built.len().saturating_sub(1)
     }
 

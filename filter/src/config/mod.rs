@@ -1,18 +1,24 @@
 //! Configuration: JSON as written (`raw`), checked and built (`build`) into a [`Router`].
 //!
-//! [`load`] is the only way in, and every mistake is found there: with its path, what is wrong and the cure. What it
-//! returns can't fail later.
+//! [`load`] is the only way in (with pods that were found: [`load_with`]), and every mistake is found there: with its path,
+//! what is wrong and the cure. What it returns can't fail later.
 
 mod build;
+mod discovery;
 mod entries;
 mod mistake;
+mod pattern;
 mod pods;
 mod raw;
+mod reach;
 mod router;
 mod select;
 
-pub use build::{MAX_CONFIG_BYTES, load};
+pub use build::{MAX_CONFIG_BYTES, load, load_with};
+pub use discovery::{DiscoverySettings, PodRule};
 pub use entries::Entries;
 pub use mistake::{Mistake, Mistakes};
+pub use pattern::Pattern;
 pub use raw::{RawPart, RawProfile};
+pub use reach::{Reach, reach};
 pub use router::{HeaderLookup, KvEventsSettings, PodBy, Router, Routing, Settings, TokenizerSettings};

@@ -10,18 +10,21 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 
 /// Longest name of a pod, a cluster, a label or its value.
-const MAX_NAME: usize = 128;
+pub(super) const MAX_NAME: usize = 128;
+/// Greatest weight of a pod.
+pub(super) const MAX_WEIGHT: f32 = 100.0;
 /// Longest name of a model.
 const MAX_MODEL: usize = 256;
 /// Most models of a pod.
 const MAX_MODELS: usize = 64;
 /// Most labels of a pod.
-const MAX_LABELS: usize = 32;
+pub(super) const MAX_LABELS: usize = 32;
 
-/// Checks every pod. Those that are wrong are still in the list, so that what refers to positions can be checked too.
-pub fn build_pods(raw: &[RawPod], by: RawBy, mistakes: &mut Mistakes) -> Vec<Pod> {
-    if raw.is_empty() || raw.len() > MAX_PODS {
-        mistakes.add("pods", format!("has {} entries; give 1 to {MAX_PODS}", raw.len()));
+/// Checks every pod, of which there must be `fewest`. Those that are wrong are still in the list, so that what refers to
+/// positions can be checked too.
+pub fn build_pods(raw: &[RawPod], fewest: usize, by: RawBy, mistakes: &mut Mistakes) -> Vec<Pod> {
+    if raw.len() < fewest || raw.len() > MAX_PODS {
+        mistakes.add("pods", format!("has {} entries; give {fewest} to {MAX_PODS}", raw.len()));
     }
     let mut names = HashSet::new();
     let mut targets = HashSet::new();
@@ -41,10 +44,7 @@ pub fn build_pods(raw: &[RawPod], by: RawBy, mistakes: &mut Mistakes) -> Vec<Pod
         } else if !target.is_empty() && !targets.insert(target.clone()) {
             mistakes.add(&at, format!("{target} is an earlier pod; list each once"));
         }
-        let weight = raw.weight.unwrap_or(1.0);
-        within(&format!("{at}.weight"), weight, 0.01, 100.0, mistakes);
-        within(&format!("{at}.max_in_flight"), raw.max_in_flight.unwrap_or(1), 1, 1_000_000, mistakes);
-        within(&format!("{at}.ranks"), raw.ranks, 1, 64, mistakes);
+        check_settings(&at, raw.weight, raw.max_in_flight, Some(raw.ranks), mistakes);
         check_models(&at, &raw.models, mistakes);
         let labels = labels(&at, &raw.labels, mistakes);
         pods.push(Pod {
@@ -52,7 +52,7 @@ pub fn build_pods(raw: &[RawPod], by: RawBy, mistakes: &mut Mistakes) -> Vec<Pod
             target,
             models: raw.models.clone(),
             labels,
-            weight,
+            weight: raw.weight.unwrap_or(1.0),
             max_in_flight: raw.max_in_flight,
             ranks: raw.ranks,
         });
@@ -103,7 +103,20 @@ fn target(at: &str, raw: &RawPod, by: RawBy, mistakes: &mut Mistakes) -> String 
     }
 }
 
-fn check_models(at: &str, models: &[String], mistakes: &mut Mistakes) {
+/// Checks the numbers that are given of a pod.
+pub(super) fn check_settings(
+    at: &str,
+    weight: Option<f32>,
+    max_in_flight: Option<u32>,
+    ranks: Option<u32>,
+    mistakes: &mut Mistakes,
+) {
+    within(&format!("{at}.weight"), weight.unwrap_or(1.0), 0.01, MAX_WEIGHT, mistakes);
+    within(&format!("{at}.max_in_flight"), max_in_flight.unwrap_or(1), 1, 1_000_000, mistakes);
+    within(&format!("{at}.ranks"), ranks.unwrap_or(1), 1, 64, mistakes);
+}
+
+pub(super) fn check_models(at: &str, models: &[String], mistakes: &mut Mistakes) {
     if models.len() > MAX_MODELS {
         let problem = format!("has {} models; at most {MAX_MODELS} are allowed", models.len());
         mistakes.add(format!("{at}.models"), problem);
@@ -113,7 +126,7 @@ fn check_models(at: &str, models: &[String], mistakes: &mut Mistakes) {
     }
 }
 
-fn labels(at: &str, raw: &Entries<String>, mistakes: &mut Mistakes) -> BTreeMap<String, String> {
+pub(super) fn labels(at: &str, raw: &Entries<String>, mistakes: &mut Mistakes) -> BTreeMap<String, String> {
     if raw.len() > MAX_LABELS {
         mistakes.add(
             format!("{at}.labels"),
@@ -128,8 +141,13 @@ fn labels(at: &str, raw: &Entries<String>, mistakes: &mut Mistakes) -> BTreeMap<
 }
 
 /// A name must be printable, so that headers, logs and messages can carry it.
-fn check_text(path: &str, text: &str, max: usize, mistakes: &mut Mistakes) {
-    if text.is_empty() || text.len() > max || text.chars().any(|c| c.is_control() || c == ',') {
+pub(super) fn is_text(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && !text.chars().any(|c| c.is_control() || c == ',')
+}
+
+/// Reports a name that is none.
+pub(super) fn check_text(path: &str, text: &str, max: usize, mistakes: &mut Mistakes) {
+    if !is_text(text, max) {
         let problem = format!(
             "\"{}\" is no name; give 1 to {max} printable characters without commas",
             text.escape_debug()

@@ -11,7 +11,10 @@ use serde_json::Value;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawConfig {
-    pub pods: Vec<RawPod>,
+    #[serde(default)]
+    pub pods: Option<Vec<RawPod>>,
+    #[serde(default)]
+    pub discovery: Option<RawDiscovery>,
     #[serde(default)]
     pub profile: Option<String>,
     #[serde(default)]
@@ -119,6 +122,58 @@ impl RawPod {
     fn ranks() -> u32 {
         1
     }
+}
+
+/// How pods are found.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawDiscovery {
+    pub cluster: String,
+    pub pods_of: Vec<String>,
+    #[serde(default = "RawDiscovery::period_seconds")]
+    pub period_seconds: u64,
+    #[serde(default = "RawDiscovery::timeout_seconds")]
+    pub timeout_seconds: u64,
+    #[serde(default)]
+    pub rules: Vec<RawPodRule>,
+}
+
+impl RawDiscovery {
+    fn period_seconds() -> u64 {
+        2
+    }
+
+    fn timeout_seconds() -> u64 {
+        1
+    }
+}
+
+/// What is known of pods that are found. All conditions that it gives must hold.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPodRule {
+    #[serde(default, rename = "match")]
+    pub conditions: RawMatch,
+    #[serde(default)]
+    pub models: Option<Vec<String>>,
+    #[serde(default)]
+    pub labels: Entries<String>,
+    #[serde(default)]
+    pub weight: Option<f32>,
+    #[serde(default)]
+    pub max_in_flight: Option<u32>,
+    #[serde(default)]
+    pub ranks: Option<u32>,
+}
+
+/// Patterns of what Envoy says of an endpoint.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawMatch {
+    pub hostname: Option<String>,
+    pub zone: Option<String>,
+    pub cluster: Option<String>,
+    pub address: Option<String>,
 }
 
 /// A part: its `type` and its fields.

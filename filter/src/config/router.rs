@@ -1,9 +1,11 @@
 //! What a configuration becomes: everything that streams of one root context share, immutable.
 
+use super::discovery::DiscoverySettings;
+use super::reach::{Reach, reach};
 use super::select::Rule;
 use crate::blocks::BlockSize;
 use crate::pipeline::{Decision, PodState, Profile, Refused, Residency, Scratch, Slots, World};
-use crate::pods::Pod;
+use crate::pods::{Found, Pod};
 use crate::prompt::delivery::Source;
 use crate::request::Limits;
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ pub type HeaderLookup<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
 /// A configuration that was found right.
 pub struct Router {
     pub(super) pods: Vec<Pod>,
+    /// How many of the pods are the configuration's own; they come first.
+    pub(super) configured: usize,
     pub(super) profiles: Vec<Profile>,
     pub(super) default: usize,
     pub(super) rules: Vec<Rule>,
@@ -21,7 +25,7 @@ pub struct Router {
 }
 
 /// What the rest of the filter needs of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// How prompts are cut into blocks.
     pub block_size: BlockSize,
@@ -43,6 +47,8 @@ pub struct Settings {
     pub tokenizers: Vec<TokenizerSettings>,
     /// How engines tell what they hold.
     pub kv_events: KvEventsSettings,
+    /// How pods are found besides those that are configured, if they are.
+    pub discovery: Option<DiscoverySettings>,
 }
 
 /// How engines tell what they hold.
@@ -137,6 +143,12 @@ impl Router {
     /// The pods; what is known of them at run time is asked for by position in this slice.
     pub fn pods(&self) -> &[Pod] {
         &self.pods
+    }
+
+    /// The pods that there are by what was found now. Where its pods are not [`Router::pods`], the configuration is to be
+    /// loaded anew with the same endpoints.
+    pub fn reach(&self, found: &[Found]) -> Reach {
+        reach(&self.settings, self.pods.get(..self.configured).unwrap_or_default(), found)
     }
 
     /// Whether any pod has several data-parallel ranks.

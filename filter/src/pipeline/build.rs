@@ -14,18 +14,19 @@ const MAX_PARTS: usize = 16;
 /// Greatest weight of a scorer.
 const MAX_WEIGHT: f64 = 1000.0;
 
-/// Builds a profile. `None` where mistakes were reported.
+/// Builds a profile. `None` where mistakes were reported. `dynamic`: other pods may come ([`Site::dynamic`]).
 pub fn build(
     name: &str,
     raw: &RawProfile,
     pods: &[Pod],
+    dynamic: bool,
     block_size: BlockSize,
     mistakes: &mut Mistakes,
 ) -> Option<Profile> {
     let path = format!("profiles.{name}");
     let before = mistakes.count();
     let mut builder =
-        Builder { pods, block_size, mistakes, reads: Vec::new(), written: SlotId::GIVEN.to_vec() };
+        Builder { pods, dynamic, block_size, mistakes, reads: Vec::new(), written: SlotId::GIVEN.to_vec() };
 
     let mut prepare = Vec::new();
     for (site, part) in builder.list(&path, Stage::Prepare, &raw.prepare) {
@@ -71,6 +72,7 @@ pub fn build(
 
 struct Builder<'a> {
     pods: &'a [Pod],
+    dynamic: bool,
     block_size: BlockSize,
     mistakes: &'a mut Mistakes,
     reads: Vec<SlotId>,
@@ -104,8 +106,13 @@ impl Builder<'_> {
             self.mistakes.add(format!("{path}.type"), unknown(stage, &name));
             return None;
         };
-        let mut site =
-            Site { pods: self.pods, block_size: self.block_size, path, mistakes: &mut *self.mistakes };
+        let mut site = Site {
+            pods: self.pods,
+            dynamic: self.dynamic,
+            block_size: self.block_size,
+            path,
+            mistakes: &mut *self.mistakes,
+        };
         let made = entry.make(raw.into_value(), &mut site);
         let known = made.as_ref().map_or(&[][..], |made| &made.reads);
         let missing: Vec<_> = known.iter().filter(|slot| !self.written.contains(slot)).copied().collect();

@@ -203,8 +203,10 @@ pub trait Part: DeserializeOwned {
 
 /// Where a part is built: what it may look at, and where its mistakes go.
 pub struct Site<'a> {
-    /// The configured pods.
+    /// The pods that there are: configured ones, and those found so far.
     pub pods: &'a [Pod],
+    /// May others come? Then what no pod has is no mistake.
+    pub dynamic: bool,
     /// How prompts are cut.
     pub block_size: BlockSize,
     /// Path of the part in the configuration.

@@ -34,7 +34,7 @@ impl Part for Label {
             .collect();
         if self.any_of.is_empty() {
             site.refuse("any_of", "is empty; name at least one value");
-        } else if bearers.is_empty() {
+        } else if bearers.is_empty() && !site.dynamic {
             let problem = format!(
                 "no pod bears the label {:?} with one of {:?}; add it to the labels of a pod",
                 self.label, self.any_of
