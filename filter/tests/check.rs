@@ -156,6 +156,36 @@ fn a_tokenizer_s_cluster_must_be_there() {
 }
 
 #[test]
+fn clusters_of_discovery_must_be_there() {
+    let report = |file: &str, from: &str, to: &str, then: (&str, &str)| {
+        let text = std::fs::read_to_string(path(file)).unwrap();
+        assert!(text.contains(from) && text.contains(then.0), "{from} {}", then.0);
+        let text = text.replacen(from, to, 1).replace(then.0, then.1);
+        warmpath::check::check(&serde_saphyr::from_str(&text).unwrap()).to_string()
+    };
+    let pods = r#""pods": ["#;
+    let good = |discovery: &str| {
+        report("good-envoy.yaml", pods, &format!(r#""discovery": {discovery}, {pods}"#), ("", ""))
+    };
+    let place = "warning: static_resources.clusters: has no cluster";
+    assert_eq!(good(r#"{"cluster": "pods", "pods_of": ["later-*"]}"#), "");
+    assert_eq!(
+        good(r#"{"cluster": "admin", "pods_of": ["pods", "gpus", "later-*"]}"#),
+        format!(
+            "{place} \"admin\", by which Envoy's admin is asked for pods; add it\n\
+             {place} \"gpus\", in which pods are to be found; add it\n"
+        )
+    );
+    // Clusters that are pods by a pattern are looked at like those that are listed.
+    let listed = "pods: [{cluster: blue}, {cluster: green}]";
+    let found = "discovery: {cluster: blue, pods_of: [gr*]}";
+    let slow = ("idleTimeout: 4s", "idleTimeout: 5s");
+    assert_eq!(report("good-clusters.yaml", listed, found, ("", "")), "");
+    let slow = report("good-clusters.yaml", listed, found, slow);
+    assert!(slow.lines().count() == 1 && slow.contains("clusters[1].typedExtension"), "{slow}");
+}
+
+#[test]
 fn listeners_of_kv_events_are_checked() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/kv-events/envoy.yaml");
     let text = std::fs::read_to_string(example).unwrap();

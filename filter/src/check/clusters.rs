@@ -2,7 +2,7 @@
 
 use super::document::Node;
 use super::report::Report;
-use crate::config::{Router, Routing};
+use crate::config::{Pattern, Router, Routing};
 use crate::prompt::delivery::Source;
 use std::collections::{HashMap, HashSet};
 
@@ -53,6 +53,21 @@ impl<'a> Clusters<'a> {
         }
     }
 
+    /// Clusters that are named and can't be seen. A pattern speaks of clusters that may come.
+    fn check_discovery(&self, router: &Router, report: &mut Report) {
+        let Some(discovery) = &router.settings().discovery else { return };
+        let absent = |name: &&str| !self.0.is_empty() && !self.0.contains_key(name);
+        if let Some(name) = Some(discovery.cluster.as_str()).filter(absent) {
+            let problem =
+                format!("has no cluster {name:?}, by which Envoy's admin is asked for pods; add it");
+            report.warn("static_resources.clusters", problem);
+        }
+        for name in discovery.pods_of.iter().filter_map(Pattern::exact).filter(absent) {
+            let problem = format!("has no cluster {name:?}, in which pods are to be found; add it");
+            report.warn("static_resources.clusters", problem);
+        }
+    }
+
     /// Warns of the clusters by which the pods are reached.
     pub fn check(&self, router: &Router, report: &mut Report) {
         let mut used: Vec<_> = match &router.settings().routing {
@@ -60,7 +75,12 @@ impl<'a> Clusters<'a> {
                 self.0.values().filter(|cluster| overrides_host(cluster, header)).collect()
             }
             Routing::Cluster { .. } => {
-                router.pods().iter().filter_map(|pod| self.0.get(pod.target.as_str())).collect()
+                let discovery = router.settings().discovery.as_ref();
+                let is_pod = |name: &str| {
+                    router.pods().iter().any(|pod| pod.target == name)
+                        || discovery.is_some_and(|discovery| discovery.has_pods(name))
+                };
+                self.0.iter().filter(|(name, _)| is_pod(name)).map(|(_, cluster)| cluster).collect()
             }
         };
         used.sort_by(|a, b| a.path.cmp(&b.path));
@@ -69,6 +89,7 @@ impl<'a> Clusters<'a> {
             check_breakers(cluster, report);
         }
         self.check_tokenizers(router, report);
+        self.check_discovery(router, report);
         match &router.settings().routing {
             Routing::Address { .. } => {
                 used.iter().for_each(|cluster| check_endpoints(cluster, router, report))

@@ -62,6 +62,7 @@ fn check_settings(plugin: &Plugin<'_>, router: &Router, others: &[Plugin<'_>], r
         let [mine, its] = [router, other].map(Router::settings);
         index_settings(mine).identity() == index_settings(its).identity()
             && mine.tokenizers == its.tokenizers
+            && mine.discovery == its.discovery
             && router.pods().iter().all(|pod| other.pods().iter().any(|its| its.id() == pod.id()))
     };
     if requests.peek().is_some() && !requests.any(is_same) {

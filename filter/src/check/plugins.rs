@@ -89,7 +89,9 @@ fn is_ours(config: &Node<'_>) -> bool {
     let value = config.at(&["configuration", "value"]);
     names.into_iter().flatten().any(|name| name.contains("warmpath"))
         || value.is_some_and(|value| {
-            value.field("pods").is_some() || value.text().is_some_and(|text| text.contains("\"pods\""))
+            value.field("pods").is_some()
+                || value.at(&["discovery", "pods_of"]).is_some()
+                || value.text().is_some_and(|text| text.contains("\"pods\"") || text.contains("\"pods_of\""))
         })
 }
 
