@@ -4,6 +4,7 @@ pub mod discovery;
 mod health;
 mod ledger;
 mod load;
+pub mod metrics;
 mod pod;
 
 pub use discovery::Found;
