@@ -1,8 +1,10 @@
-//! What engines say of their own load, in their metrics.
+//! What engines say of their own load: in their metrics, which somebody asks for, and in headers of their answers.
 //!
-//! [`prometheus`] reads the text of metrics, and [`engines`] knows what each engine's series mean. They end in a [`Reading`]. What an engine says is hostile: whatever its size, little of it is kept.
+//! [`prometheus`] reads the text of metrics, [`engines`] knows what each engine's series mean, and [`orca`] reads the header.
+//! All of them end in a [`Reading`]. What an engine says is hostile: whatever its size, little of it is kept.
 
 pub mod engines;
+pub mod orca;
 pub mod prometheus;
 
 /// Most adapters of one list that are kept.
