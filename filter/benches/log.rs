@@ -9,6 +9,7 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use warmpath::host::fake::{FakeHost, FakeShared};
 use warmpath::index::{Appended, BlockHash, Budget, Delta, Index, IndexSettings, OnUnseen, Standing};
+use warmpath::pods::Job;
 
 const ENTRIES: u64 = 1600;
 const BLOCKS: u64 = 625;
@@ -35,7 +36,10 @@ fn filled(settings: &IndexSettings, tick: bool) -> FakeShared {
     for entry in 0..ENTRIES {
         let pod = index.find(&format!("pod-{}", entry % PODS)).expect("joined");
         let hashes = chain(entry, BLOCKS);
-        let deltas = [Delta::Stored { pod, parent: None, depth: 0, hashes }, Delta::Routed { pod }];
+        let deltas = [
+            Delta::Stored { pod, parent: None, depth: 0, hashes },
+            Delta::Routed { pod, job: Job::default() },
+        ];
         assert_eq!(index.append(&host, &deltas, OnUnseen::Go), Appended::Done);
         if tick {
             host.state.borrow_mut().now += Duration::from_millis(100);
@@ -59,7 +63,10 @@ fn request(c: &mut Criterion) {
             }
             black_box(index.catch_up(&host, Budget { entries: 256, hashes: 8192 }));
             let hashes = chain(root % 1000, 64);
-            let deltas = [Delta::Stored { pod, parent: None, depth: 0, hashes }, Delta::Routed { pod }];
+            let deltas = [
+                Delta::Stored { pod, parent: None, depth: 0, hashes },
+                Delta::Routed { pod, job: Job::default() },
+            ];
             black_box(index.append(&host, &deltas, OnUnseen::Return))
         });
     });

@@ -5,7 +5,8 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use warmpath::blocks::{BlockHash, BlockSize, Chain};
 use warmpath::config::load;
-use warmpath::pipeline::{Body, Input, Matches, PodState, Positions, Residency, Scratch, Slots};
+use warmpath::pipeline::{Body, Input, Matches, PodState, Positions, Residency, Scratch, Seen, Slots};
+use warmpath::pods::Speed;
 
 struct Prompt(Vec<BlockHash>);
 
@@ -44,7 +45,11 @@ fn decide(c: &mut Criterion) {
             let config = format!(r#"{{"profile": "{profile}", "pods": [{}]}}"#, pods.join(","));
             let router = load(config.as_bytes()).expect("right");
             let states: Vec<_> = (0..count)
-                .map(|i| PodState { in_flight: (i * 37 % 16) as u32, healthy: i % 50 != 7 })
+                .map(|i| PodState {
+                    in_flight: (i * 37 % 16) as u32,
+                    healthy: i % 50 != 7,
+                    ..PodState::default()
+                })
                 .collect();
             let mut matches = Matches::default();
             for step in 0..8 {
@@ -61,7 +66,13 @@ fn decide(c: &mut Criterion) {
             let mut scratch = Scratch::new(1);
             group.bench_function(BenchmarkId::new(profile, count), |b| {
                 b.iter(|| {
-                    black_box(router.decide(profile_of, black_box(&states), &index, &mut slots, &mut scratch))
+                    let seen = Seen {
+                        states: black_box(&states),
+                        engines: &[],
+                        speed: Speed::default(),
+                        index: &index,
+                    };
+                    black_box(router.decide(profile_of, &seen, &mut slots, &mut scratch))
                 });
             });
         }

@@ -4,7 +4,7 @@ use crate::config::Router;
 use crate::host::{Headers, Host};
 use crate::pipeline::{Profile, Refused, Scratch};
 use crate::stream::Flow;
-use crate::workflow::Sent;
+use crate::workflow::{Limit, Sent};
 use std::fmt::Write as _;
 
 /// Pods whose scores are shown: the chosen one and its fallbacks.
@@ -91,13 +91,41 @@ pub fn filter_state(router: &Router, profile: &Profile, sent: &Sent) -> String {
 }
 
 /// Answers a request that no pod may serve, in the form of OpenAI's errors.
-pub fn refuse(host: &impl Host, refused: &Refused) -> Flow {
+pub fn refuse(host: &impl Host, refused: &Refused, retry_after: u32) -> Flow {
+    if refused.busy {
+        let message = format!(
+            "All pods that may serve this request are busy ({}). Retry after {retry_after} s.",
+            refused.filter
+        );
+        return too_many(host, &message, retry_after);
+    }
     let message = format!("No pod may serve this request: the filter {} left none.", refused.filter);
     let body = serde_json::json!({
         "error": {"message": message, "type": "service_unavailable", "param": null, "code": "no_pod"}
     });
     let headers = [("content-type", "application/json")];
     match host.respond(503, &headers, body.to_string().as_bytes(), "warmpath_no_pod") {
+        Ok(()) => Flow::Pause,
+        Err(_) => Flow::Continue,
+    }
+}
+
+/// Answers a request that is one too many.
+pub fn shed(host: &impl Host, limit: Limit, retry_after: u32) -> Flow {
+    let what = match limit {
+        Limit::Total(most) => format!("{most} requests are in flight, which is the limit"),
+        Limit::Model(most) => format!("{most} requests are in flight for this model, which is its limit"),
+    };
+    too_many(host, &format!("{what}. Retry after {retry_after} s."), retry_after)
+}
+
+fn too_many(host: &impl Host, message: &str, retry_after: u32) -> Flow {
+    let body = serde_json::json!({
+        "error": {"message": message, "type": "rate_limit_error", "param": null, "code": "rate_limit_exceeded"}
+    });
+    let seconds = retry_after.to_string();
+    let headers = [("content-type", "application/json"), ("retry-after", seconds.as_str())];
+    match host.respond(429, &headers, body.to_string().as_bytes(), "warmpath_shed") {
         Ok(()) => Flow::Pause,
         Err(_) => Flow::Continue,
     }

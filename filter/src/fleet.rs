@@ -5,9 +5,10 @@
 
 use crate::events::Feeds;
 use crate::host::Host;
-use crate::index::{Budget, Index, IndexSettings, Standing};
+use crate::index::{Budget, Delta, Index, IndexSettings, OnUnseen, Standing};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{PodState, Scratch};
+use crate::pods::{Pace, Speed, Waiting};
 use std::collections::BTreeMap;
 
 /// What is applied of the log before a request is decided, 2 to 4 ms' worth at most. More waits for the tick.
@@ -23,6 +24,8 @@ pub struct Fleet {
     pub scratch: Scratch,
     /// What engines say that they hold.
     pub feeds: Feeds,
+    /// Own requests that wait for their first token.
+    pub waiting: Waiting,
     /// What is counted.
     pub metrics: Metrics,
     /// Buffer for what is known of the pods, kept from decision to decision.
@@ -31,6 +34,8 @@ pub struct Fleet {
     pub destination: String,
     /// Identities of pods, by the plugin configuration that names them.
     named: BTreeMap<u32, Vec<String>>,
+    /// As of the last tick.
+    speed: Speed,
     ticks: u64,
     turn: u64,
     seeded: bool,
@@ -53,6 +58,8 @@ impl Fleet {
             index: Index::new(settings),
             scratch: Scratch::new(0),
             feeds: Feeds::default(),
+            waiting: Waiting::default(),
+            speed: Speed::default(),
             metrics,
             states: Vec::new(),
             destination: String::new(),
@@ -89,6 +96,19 @@ impl Fleet {
         self.set_pods();
     }
 
+    /// Takes out of all answers those of these pods that no configuration names any more, where this VM keeps house.
+    pub fn say_who_left(&mut self, host: &impl Host, ids: impl Iterator<Item = String>) {
+        if !self.index.holds_lease() {
+            return;
+        }
+        let gone = ids.filter(|id| !self.named.values().flatten().any(|named| named == id));
+        let gone: Vec<_> =
+            gone.filter_map(|id| self.index.find(&id)).map(|pod| Delta::Left { pod }).collect();
+        if !gone.is_empty() {
+            let _ = self.index.append(host, &gone, OnUnseen::Go);
+        }
+    }
+
     fn set_pods(&mut self) {
         let mut ids: Vec<&str> = self.named.values().flatten().map(String::as_str).collect();
         ids.sort_unstable();
@@ -112,7 +132,20 @@ impl Fleet {
         self.index.tick(host);
         self.feeds.tick(host, &mut self.index, &self.metrics, self.ticks);
         self.seed(host);
+        self.speed = self.fit();
         self.report(host);
+    }
+
+    /// How long first tokens take, in the whole fleet.
+    pub fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    fn fit(&self) -> Speed {
+        let mut seen = Pace::default();
+        let pods = self.index.replica().roster().active().iter();
+        pods.for_each(|slot| seen.add(&self.index.load().account(slot).pace));
+        Speed::fit(&seen)
     }
 
     /// There is no random hostcall. The life's number is no other VM's, and the clock no other Envoy's.

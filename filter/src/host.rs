@@ -153,6 +153,9 @@ pub trait Host: SharedData {
     /// Copies at most `max` bytes of the buffered request body.
     fn request_body(&self, max: usize) -> HostResult<Vec<u8>>;
 
+    /// Copies the bytes of the response body's part that is passing, from `start` on, at most `max`.
+    fn response_body(&self, start: usize, max: usize) -> HostResult<Vec<u8>>;
+
     /// Calls a cluster, which must exist and have a host. The answer comes to the root context, under the number that this
     /// returns; a time-out comes as 503 or 504, a reset without headers.
     fn call(&self, cluster: &str, headers: &[(&str, &str)], timeout: Duration) -> HostResult<u32>;

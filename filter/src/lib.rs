@@ -54,6 +54,7 @@ pub mod host;
 pub mod index;
 pub mod metrics;
 pub mod pipeline;
+pub mod places;
 pub mod plugin;
 pub mod pods;
 pub mod prompt;

@@ -1,25 +1,27 @@
 //! One plugin configuration in one VM: what its streams share.
 
-use crate::blocks::{self, Chain};
+use crate::blocks;
 use crate::config::{self, Router, Settings, TokenizerSettings};
 use crate::events::Complaints;
 use crate::fleet::Fleet;
 use crate::guard::Guard;
 use crate::host::{Host, Level};
-use crate::index::{Depths, Index, IndexSettings, MAX_SLOTS, PodRef, PodSet};
+use crate::index::{IndexSettings, PodRef};
 use crate::metrics::{Metric, Metrics};
-use crate::pipeline::{Matches, PodState, Positions, Residency};
-use crate::pods::{Health, Pod};
+use crate::pipeline::{PodState, Positions};
+use crate::places::Places;
+use crate::pods::metrics::Reading;
+use crate::pods::{Board, Breaker, Engine, Overdue, Pod, Results, Scout, Speed, Verdict, Work};
 use crate::prompt::delivery::{Delivery, Source, built_in};
 use crate::request;
 use crate::stream::Stream;
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use xxhash_rust::xxh3::xxh3_64;
 
-/// Requests that a rank may have more than the one with the fewest, and still be chosen for what it holds.
-const RANK_SLACK: u32 = 4;
+/// Blocks that a pod is thought to hold where nobody says how many.
+const POD_BLOCKS: u32 = 32_768;
 /// Most connections that are closed with one tick.
 const MOST_CLOSING: usize = 65_536;
 
@@ -29,6 +31,8 @@ pub struct Vm {
     fleets: BTreeMap<u64, Weak<RefCell<Fleet>>>,
     /// By what the source is called, which says all but how long it may take.
     deliveries: BTreeMap<String, Weak<RefCell<Delivery>>>,
+    /// By the configuration's digest.
+    scouts: BTreeMap<u64, Weak<RefCell<Scout>>>,
 }
 
 impl Vm {
@@ -43,6 +47,7 @@ impl Vm {
             }
         }
         let settings = index_settings(router.settings());
+        let scout = self.scout(&bytes, router.settings());
         self.fleets.retain(|_, fleet| fleet.strong_count() > 0);
         let identity = settings.identity();
         let fleet = self.fleets.get(&identity).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -53,7 +58,21 @@ impl Vm {
         self.deliveries.retain(|_, delivery| delivery.strong_count() > 0);
         let tokenizers =
             router.settings().tokenizers.iter().map(|settings| self.delivery(settings)).collect();
-        Ok(Rc::new(Plugin::new(id, router, fleet, tokenizers)))
+        Ok(Rc::new(Plugin::new(id, bytes, router, fleet, tokenizers, scout)))
+    }
+
+    /// Who asks for configurations of these bytes, if they want that.
+    fn scout(&mut self, json: &[u8], settings: &Settings) -> Option<Rc<RefCell<Scout>>> {
+        if settings.discovery.is_none() && settings.metrics.is_none() {
+            return None;
+        }
+        self.scouts.retain(|_, scout| scout.strong_count() > 0);
+        let digest = xxh3_64(json);
+        Some(self.scouts.get(&digest).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let scout = Rc::new(RefCell::new(Scout::new(digest, settings)));
+            self.scouts.insert(digest, Rc::downgrade(&scout));
+            scout
+        }))
     }
 
     fn delivery(&mut self, settings: &TokenizerSettings) -> Rc<RefCell<Delivery>> {
@@ -71,7 +90,9 @@ impl Vm {
 pub(crate) fn index_settings(settings: &Settings) -> IndexSettings {
     IndexSettings {
         max_blocks: settings.max_blocks as usize,
-        pod_blocks: settings.pod_blocks as usize,
+        pod_blocks: settings.pod_blocks.unwrap_or(POD_BLOCKS) as usize,
+        text_tokens: (settings.block_size.bytes() as u64 / 4).max(1),
+        block_tokens: settings.tokenizers.iter().map(|one| one.block_tokens as u64).min().unwrap_or(16),
         ttl_seconds: settings.ttl_seconds,
         fingerprint: blocks::seed(&[
             Some(&(settings.block_size.bytes() as u64).to_le_bytes()),
@@ -84,17 +105,21 @@ pub(crate) fn index_settings(settings: &Settings) -> IndexSettings {
 /// One plugin configuration in one VM.
 pub struct Plugin {
     id: u32,
-    /// What was configured.
-    pub router: Router,
+    /// The configuration as it was given: pods that are found make another router of it.
+    json: Vec<u8>,
+    /// Everything of the configuration but pods and profiles.
+    pub settings: Settings,
+    /// What decided at first.
+    first: Rc<Router>,
+    current: RefCell<Current>,
     /// What this VM knows.
     pub fleet: Rc<RefCell<Fleet>>,
     /// Requests that are held, while it isn't sure that Envoy will give their bodies.
     pub guard: RefCell<Guard<Weak<RefCell<Stream>>>>,
-    /// Which pods failed lately.
-    pub health: RefCell<Health>,
-    places: RefCell<Places>,
     /// In the order of the configuration.
     tokenizers: Vec<Rc<RefCell<Delivery>>>,
+    /// What asks the pods and Envoy's admin, where the configuration wants that.
+    scout: Option<Rc<RefCell<Scout>>>,
     /// When what was complained of last about KV events.
     pub complaints: Complaints,
     /// Connections that are to be closed.
@@ -103,48 +128,86 @@ pub struct Plugin {
     failures: Cell<u64>,
 }
 
-/// Where the configured pods stand in the index.
-#[derive(Debug, Default)]
-struct Places {
-    /// Version of the roster that this was read from.
-    version: Option<u64>,
-    /// By position, then by rank.
-    pods: Vec<Vec<Option<PodRef>>>,
-    /// By slot.
-    positions: Vec<Option<usize>>,
+/// The pods of now, and what is known of each: all by the positions of one router.
+pub struct Current {
+    /// Decides.
+    pub router: Rc<Router>,
+    /// Where the pods stand in the index.
+    pub places: Places,
+    /// Which failed lately.
+    pub breaker: Breaker,
+    /// What their engines said lately.
+    pub engines: Vec<Option<Engine>>,
+    /// Which Envoy holds to be down.
+    pub down: Positions,
+    /// Version of the board that this was read from.
+    board: u64,
 }
 
 impl Plugin {
     fn new(
         id: u32,
+        json: Vec<u8>,
         router: Router,
         fleet: Rc<RefCell<Fleet>>,
         tokenizers: Vec<Rc<RefCell<Delivery>>>,
+        scout: Option<Rc<RefCell<Scout>>>,
     ) -> Self {
-        if let Ok(mut fleet) = fleet.try_borrow_mut() {
-            fleet.name_pods(id, router.pods().iter().flat_map(Pod::cache_ids).collect());
-        }
-        let health = RefCell::new(Health::new(router.pods().len()));
-        Self {
-            id,
+        let settings = router.settings().clone();
+        let first = Rc::new(router);
+        let router = first.clone();
+        let current = Current {
+            breaker: Breaker::new(settings.breaker, router.pods().len()),
             router,
+            places: Places::default(),
+            engines: Vec::new(),
+            down: Positions::default(),
+            board: 0,
+        };
+        let plugin = Self {
+            id,
+            json,
+            settings,
+            first,
+            current: RefCell::new(current),
             fleet,
             guard: RefCell::default(),
-            health,
-            places: RefCell::default(),
             tokenizers,
+            scout,
             complaints: Complaints::default(),
             closing: RefCell::default(),
             failures: Cell::new(0),
+        };
+        plugin.name_pods();
+        plugin
+    }
+
+    fn name_pods(&self) {
+        if let Ok(mut fleet) = self.fleet.try_borrow_mut() {
+            fleet.name_pods(self.id, self.router().pods().iter().flat_map(Pod::cache_ids).collect());
         }
+    }
+
+    /// What decides now. Positions are those of its pods: keep it for as long as you keep one.
+    pub fn router(&self) -> Rc<Router> {
+        self.with_current(|current| current.router.clone()).unwrap_or_else(|| self.first.clone())
+    }
+
+    /// Looks at what is known of the pods; `None` while that is being changed, which nobody sees who isn't called by who changes
+    /// it.
+    pub fn with_current<T>(&self, look: impl FnOnce(&Current) -> T) -> Option<T> {
+        self.current.try_borrow().ok().map(|current| look(&current))
     }
 
     /// What is to be done ten times a second.
     pub fn tick(&self, host: &impl Host) {
+        self.look_around(host);
         let Ok(mut fleet) = self.fleet.try_borrow_mut() else { return };
         fleet.tick(host, self.id);
         self.deliver(host, &fleet);
         let now = fleet.ticks();
+        self.overdue(host, &mut fleet);
+        self.tell_breaker(host, &mut fleet);
         drop(fleet);
         self.send_on_overdue(host, now);
         self.close(host);
@@ -170,15 +233,16 @@ impl Plugin {
     }
 
     /// The pod of a name, an address, or a host that no other pod has.
-    pub fn pod_named(&self, name: &str) -> Option<usize> {
-        let pods = self.router.pods();
-        let by_name = pods.iter().position(|pod| pod.name == name || pod.target == name);
-        by_name.or_else(|| {
-            let host = |pod: &Pod| pod.target.rsplit_once(':').is_some_and(|(host, _)| host == name);
-            let mut of_host = (0..).zip(pods).filter(|(_, pod)| host(pod));
-            let first = of_host.next().map(|(position, _)| position);
-            first.filter(|_| of_host.next().is_none())
-        })
+    pub fn pod_named(&self, name: &str) -> Option<Pod> {
+        let router = self.router();
+        let pods = router.pods();
+        let by_name = pods.iter().find(|pod| pod.name == name || pod.target == name);
+        let found = by_name.or_else(|| {
+            let host = |pod: &&Pod| pod.target.rsplit_once(':').is_some_and(|(host, _)| host == name);
+            let mut of_host = pods.iter().filter(host);
+            of_host.next().filter(|_| of_host.next().is_none())
+        });
+        found.cloned()
     }
 
     fn deliver(&self, host: &impl Host, fleet: &Fleet) {
@@ -203,6 +267,12 @@ impl Plugin {
     /// An answer came to a call of this root context.
     pub fn on_answer(&self, host: &impl Host, call: u32) {
         let now = self.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
+        if let Some(scout) = &self.scout
+            && let (Ok(mut scout), Ok(mut fleet)) = (scout.try_borrow_mut(), self.fleet.try_borrow_mut())
+            && scout.on_answer(host, &mut fleet, call)
+        {
+            return;
+        }
         for delivery in &self.tokenizers {
             if delivery.try_borrow_mut().is_ok_and(|mut delivery| delivery.on_answer(host, now, call)) {
                 return;
@@ -212,7 +282,7 @@ impl Plugin {
 
     /// The tokenizer of a model. Engines of one model take requests that name none.
     pub fn tokenizer_of(&self, model: Option<&str>) -> Option<(&TokenizerSettings, &RefCell<Delivery>)> {
-        let settings = &self.router.settings().tokenizers;
+        let settings = &self.settings.tokenizers;
         let at = match model {
             Some(model) => settings.iter().position(|one| one.serves(model))?,
             None if settings.len() == 1 => 0,
@@ -236,49 +306,130 @@ impl Plugin {
         }
     }
 
-    /// Fills in what is known of each pod, by position.
-    pub fn states(&self, fleet: &Fleet, out: &mut Vec<PodState>) {
-        self.place(&fleet.index);
-        let (Ok(places), Ok(health)) = (self.places.try_borrow(), self.health.try_borrow()) else { return };
+    /// Fills in what is known of each pod, by position, and returns how long first tokens take.
+    pub fn states(&self, fleet: &Fleet, out: &mut Vec<PodState>) -> Speed {
+        let Ok(mut current) = self.current.try_borrow_mut() else { return Speed::default() };
+        let Current { router, places, breaker, down, .. } = &mut *current;
+        places.update(router, &fleet.index);
+        let now = fleet.ticks();
+        let accounts: Vec<_> =
+            (0..router.pods().len()).map(|position| places.account(&fleet.index, position)).collect();
+        let speed = fleet.speed();
         out.clear();
-        out.extend(places.pods.iter().enumerate().map(|(position, pod)| PodState {
-            in_flight: pod.iter().flatten().map(|pod| fleet.index.in_flight(pod.slot)).sum(),
-            healthy: health.is_up(position, fleet.ticks()),
+        out.extend(router.pods().iter().zip(&accounts).enumerate().map(|(position, (pod, account))| {
+            let Work { requests, waiting, prefill, context } = account.work;
+            let most = pod.max_in_flight.or(self.settings.admission.max_in_flight_per_pod);
+            // Who closed it again tells of it sooner than who opened it.
+            let elsewhere = || places.slots_of(position).any(|pod| fleet.index.is_open_elsewhere(pod));
+            PodState {
+                in_flight: requests,
+                waiting,
+                prefill,
+                context,
+                healthy: breaker.allows(position, now)
+                    && !down.contains(position)
+                    && !(account.open && elsewhere()),
+                full: most.is_some_and(|most| requests >= most),
+                share: breaker.share(position, now),
+                slowness: speed.slowness(&account.pace),
+            }
         }));
+        speed
     }
 
-    /// The slot of one of a pod's caches; `None` while it has none.
-    pub fn slot_of(&self, position: usize, rank: u32) -> Option<PodRef> {
-        self.places.try_borrow().ok()?.pods.get(position)?.get(rank as usize).copied().flatten()
+    /// A request was sent to this pod.
+    pub fn sent(&self, position: usize, now: u64) {
+        if let Ok(mut current) = self.current.try_borrow_mut() {
+            current.breaker.sent(position, now);
+        }
+    }
+
+    /// What a request told of a pod, which is named by its position in `router`.
+    pub fn judge(
+        &self,
+        host: &impl Host,
+        fleet: &mut Fleet,
+        router: &Rc<Router>,
+        position: usize,
+        verdict: Verdict,
+    ) {
+        let Ok(mut current) = self.current.try_borrow_mut() else { return };
+        let Some(position) = current.position(router, position) else { return };
+        let Current { places, breaker, .. } = &mut *current;
+        let results = match verdict {
+            Verdict::Answer => Results::ANSWER,
+            Verdict::Busy(_) => Results::default(),
+            Verdict::Failure | Verdict::Hangs | Verdict::Unreachable => Results::FAILURE,
+        };
+        if let Some(pod) = places.slot_of(position, 0) {
+            fleet.index.load_mut().answered(pod, results);
+        }
+        let results = places.account(&fleet.index, position).results;
+        if breaker.judge(position, verdict, fleet.ticks(), results) {
+            fleet.metrics.add(host, Metric::Opened, 1);
+        }
+        if matches!(verdict, Verdict::Busy(_)) {
+            fleet.metrics.add(host, Metric::PodsBusy, 1);
+        }
+    }
+
+    /// What an engine said of itself in an answer's headers.
+    pub fn hear(&self, router: &Router, position: usize, reading: Reading) {
+        if let (Some(pod), Some(scout)) = (router.pods().get(position), &self.scout)
+            && let Ok(mut scout) = scout.try_borrow_mut()
+        {
+            scout.hear(&pod.id(), reading);
+        }
+    }
+
+    /// Looks at what is overdue: pods that hang, and prompts that must have been prefilled.
+    fn overdue(&self, host: &impl Host, fleet: &mut Fleet) {
+        while let Some((running, overdue)) = fleet.waiting.overdue(fleet.ticks()) {
+            let mut now = running.get();
+            match overdue {
+                Overdue::Prefilled => {
+                    fleet.index.load_mut().prefilled(&mut now);
+                    running.set(now);
+                }
+                Overdue::Hangs => {
+                    let position = self.with_current(|current| current.places.position_of(now.pod)).flatten();
+                    if let Some(position) = position {
+                        self.judge(host, fleet, &self.router(), position, Verdict::Hangs);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the other VMs which pods this one passes over.
+    fn tell_breaker(&self, host: &impl Host, fleet: &mut Fleet) {
+        let Ok(current) = self.current.try_borrow() else { return };
+        let now = fleet.ticks();
+        let mut passed = 0;
+        for position in 0..current.router.pods().len() {
+            let open = current.breaker.is_open(position, now);
+            for pod in current.places.slots_of(position) {
+                fleet.index.load_mut().set_open(pod, open);
+            }
+            passed += u64::from(current.places.account(&fleet.index, position).open);
+        }
+        if fleet.index.holds_lease() {
+            fleet.metrics.record(host, Metric::PodsPassed, passed);
+        }
     }
 
     /// The slots of all of a pod's caches that have one.
     pub fn slots_of(&self, position: usize) -> Vec<PodRef> {
-        let Ok(places) = self.places.try_borrow() else { return Vec::new() };
-        places.pods.get(position).into_iter().flatten().copied().flatten().collect()
+        self.with_current(|current| current.places.slots_of(position).collect()).unwrap_or_default()
     }
 
-    /// The rank whose cache holds most of a prompt, of those that don't have [`RANK_SLACK`] requests more than the one with the
-    /// fewest; and among equals the one with the fewest. What many prompts share would else draw all of them to one rank.
-    pub fn rank_of(&self, index: &Index, position: usize, chain: &Chain) -> u32 {
-        let Ok(places) = self.places.try_borrow() else { return 0 };
-        let Some(ranks) = places.pods.get(position).filter(|ranks| ranks.len() > 1) else { return 0 };
-        let known = || {
-            let there = (0..).zip(ranks).filter_map(|(rank, pod)| Some((rank, (*pod)?)));
-            there.map(|(rank, pod): (u32, PodRef)| (rank, pod, index.in_flight(pod.slot)))
-        };
-        let fewest = known().map(|(_, _, in_flight)| in_flight).min().unwrap_or(0);
-        let best = known()
-            .filter(|(_, _, in_flight)| *in_flight <= fewest.saturating_add(RANK_SLACK))
-            .max_by_key(|(rank, pod, in_flight)| {
-                (index.depth_of(pod.slot, chain), Reverse(*in_flight), Reverse(*rank))
-            });
-        best.map_or(0, |(rank, _, _)| rank)
-    }
-
-    /// The pod at an address such as `10.0.0.1:8000`.
-    pub fn position_of(&self, target: &[u8]) -> Option<usize> {
-        self.router.pods().iter().position(|pod| pod.target.as_bytes() == target)
+    /// The slot of one of a pod's caches, or of its first where that has none.
+    pub fn slot_of(&self, router: &Rc<Router>, position: usize, rank: u32) -> Option<PodRef> {
+        self.with_current(|current| {
+            let position = current.position(router, position)?;
+            current.places.slot_of(position, rank).or_else(|| current.places.slot_of(position, 0))
+        })
+        .flatten()
     }
 
     /// Adds one to a metric, where the fleet is not in use at this moment.
@@ -288,28 +439,77 @@ impl Plugin {
         }
     }
 
-    fn place(&self, index: &Index) {
-        let Ok(mut places) = self.places.try_borrow_mut() else { return };
-        let version = index.replica().roster().version();
-        if places.version == Some(version) {
-            return;
-        }
-        places.version = Some(version);
-        places.pods = self
-            .router
-            .pods()
-            .iter()
-            .map(|pod| pod.cache_ids().map(|id| index.find(&id)).collect())
-            .collect();
-        let mut positions = vec![None; MAX_SLOTS];
-        for (position, ranks) in places.pods.iter().enumerate() {
-            for pod in ranks.iter().flatten() {
-                if let Some(place) = positions.get_mut(pod.slot.index()) {
-                    *place = Some(position);
-                }
+    /// Reads what was learnt of the pods by asking; where other pods were found, decides among those from now on.
+    fn look_around(&self, host: &impl Host) {
+        let Some(scout) = &self.scout else { return };
+        let Ok(mut scout) = scout.try_borrow_mut() else { return };
+        let Ok(mut fleet) = self.fleet.try_borrow_mut() else { return };
+        let router = self.router();
+        scout.tick(host, &mut fleet, &router);
+        scout.compare_blocks(host, &fleet, &router);
+        let board = scout.board();
+        let Ok(mut current) = self.current.try_borrow_mut() else { return };
+        if current.board != board.version() {
+            current.board = board.version();
+            let reach = current.router.reach(board.found());
+            current.down =
+                (0..).zip(&reach.healthy).filter(|(_, healthy)| !**healthy).map(|(at, _)| at).collect();
+            if reach.pods != current.router.pods()
+                && let Some(next) = self.found(host, board)
+            {
+                current.replace(next);
+                let ids = current.router.pods().iter().flat_map(Pod::cache_ids).collect();
+                fleet.name_pods(self.id, ids);
+                // All VMs read the board before they join pods, so nobody joins again who is gone.
+                let gone = router.pods().iter().flat_map(Pod::cache_ids);
+                fleet.say_who_left(host, gone);
             }
         }
-        places.positions = positions;
+        drop(current);
+        drop(fleet);
+        self.read_board(board);
+    }
+
+    fn read_board(&self, board: &Board) {
+        let Ok(mut current) = self.current.try_borrow_mut() else { return };
+        let router = current.router.clone();
+        let told = |pod: &Pod| board.told(&pod.id()).map(|told| told.engine.clone());
+        current.engines = router.pods().iter().map(told).collect();
+    }
+
+    /// Another router, if the pods that were found make one.
+    fn found(&self, host: &impl Host, board: &Board) -> Option<Router> {
+        match config::load_with(&self.json, board.found()) {
+            Ok(router) => Some(router),
+            Err(mistakes) => {
+                host.log(
+                    Level::Error,
+                    &format!("warmpath: the pods that were found are refused: {mistakes}"),
+                );
+                None
+            }
+        }
+    }
+}
+
+impl Current {
+    /// The present position of a pod that `router` knows by another.
+    fn position(&self, router: &Rc<Router>, position: usize) -> Option<usize> {
+        if Rc::ptr_eq(router, &self.router) {
+            return Some(position);
+        }
+        let pod = router.pods().get(position)?;
+        self.router.pods().iter().position(|now| now.name == pod.name && now.target == pod.target)
+    }
+
+    /// Decides among other pods from now on. What is known of those that stay is kept.
+    fn replace(&mut self, next: Router) {
+        let old = std::mem::replace(&mut self.router, Rc::new(next));
+        let before = self.router.pods().iter().map(|pod| {
+            old.pods().iter().position(|before| before.name == pod.name && before.target == pod.target)
+        });
+        self.breaker.replace(before);
+        self.places = Places::default();
     }
 }
 
@@ -318,34 +518,5 @@ impl Drop for Plugin {
         if let Ok(mut fleet) = self.fleet.try_borrow_mut() {
             fleet.forget(self.id);
         }
-    }
-}
-
-/// The index as the pipeline asks it: by position.
-pub struct Located<'a> {
-    /// Who asks.
-    pub plugin: &'a Plugin,
-    /// Who answers.
-    pub index: &'a Index,
-}
-
-impl Residency for Located<'_> {
-    fn depths(&self, chain: &Chain, out: &mut Matches) {
-        let Ok(places) = self.plugin.places.try_borrow() else { return };
-        let positions = |slots: &PodSet| {
-            let found = slots.iter().filter_map(|slot| places.positions.get(slot.index()).copied().flatten());
-            found.collect::<Positions>()
-        };
-        let mut depths = Depths::default();
-        self.index.depths(&chain.hashes, &mut depths);
-        let guessed = depths.steps.iter().map(|(depth, slots)| (blocks::worth(*depth), positions(slots)));
-        if !self.index.knows_cached() {
-            guessed.for_each(|(depth, pods)| out.push(depth, pods));
-            return;
-        }
-        let mut groups: Vec<_> = guessed.collect();
-        self.index.depths(&chain.cached, &mut depths);
-        groups.extend(depths.steps.iter().map(|(depth, slots)| (*depth, positions(slots))));
-        *out = Matches::deepest(&mut groups);
     }
 }

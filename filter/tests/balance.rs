@@ -301,11 +301,7 @@ fn a_request_that_is_decided_again_keeps_its_turn() {
     let mut served = [0; 4];
     for _ in 0..100 {
         let first = desk.decide(&Ask::default()).unwrap().pod;
-        let profile = &desk.router.profiles()[0];
-        let again = desk
-            .router
-            .decide(profile, &desk.states, &desk.index, &mut desk.slots, &mut desk.scratch)
-            .unwrap();
+        let again = desk.again().unwrap();
         assert_eq!(again.pod, first);
         served[first] += 1;
     }

@@ -3,7 +3,7 @@
 mod sim;
 
 use sim::{Ask, Desk, router, router_of};
-use warmpath::pipeline::{Input, Refused, Slots};
+use warmpath::pipeline::{Input, Refused};
 use warmpath::request::{Endpoint, parse};
 
 /// A profile `m` that decides.
@@ -71,7 +71,7 @@ fn a_strict_filter_that_leaves_nobody_refuses() {
     let mut desk = Desk::new(router(2, &profile(filters)), 1);
     let served: Vec<_> = (0..4).map(|_| desk.send(&Ask::default())).collect();
     assert_eq!(served.iter().filter(|pod| **pod == 0).count(), 2);
-    assert_eq!(desk.decide(&Ask::default()), Err(Refused { filter: "concurrency-cap" }));
+    assert_eq!(desk.decide(&Ask::default()), Err(Refused { filter: "concurrency-cap", busy: true }));
     desk.done(1);
     assert_eq!(desk.decide(&Ask::default()).unwrap().pod, 1);
 }
@@ -243,10 +243,7 @@ fn turns_of_a_real_conversation_meet_and_tenants_with_other_salts_do_not() {
         let profile =
             desk.router.select("/v1/chat/completions", &|_| None, request.model.as_deref()).unwrap();
         profile.prepare(&Input { header: &|_| None, body: Some(&request) }, 1, &mut desk.slots);
-        let decision = desk
-            .router
-            .decide(profile, &desk.states, &desk.index, &mut desk.slots, &mut desk.scratch)
-            .unwrap();
+        let decision = desk.again().unwrap();
         if keep {
             desk.index.store(decision.pod, &desk.slots.chain.hashes);
         }
@@ -265,11 +262,9 @@ fn without_a_body_every_profile_still_decides() {
         let mut desk = Desk::new(router(3, &format!(r#""profile": "{}""#, built_in.name)), 1);
         desk.states[0].in_flight = 50;
         desk.states[1].in_flight = 50;
-        let mut slots = Slots::default();
         let profile = &desk.router.profiles()[0];
-        profile.prepare(&Input { header: &|_| None, body: None }, 1, &mut slots);
-        let decision =
-            desk.router.decide(profile, &desk.states, &desk.index, &mut slots, &mut desk.scratch).unwrap();
+        profile.prepare(&Input { header: &|_| None, body: None }, 1, &mut desk.slots);
+        let decision = desk.again().unwrap();
         let by_load = !matches!(built_in.name, "round-robin" | "random");
         assert!(decision.pod == 2 || !by_load, "{}: not by load", built_in.name);
     }

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use warmpath::blocks::Chain;
 use warmpath::config::{Reach, Router, load, load_with};
 use warmpath::index::MAX_SLOTS;
-use warmpath::pipeline::{BUILT_IN, Input, Matches, PodState, Refused, Residency, Scratch, Slots};
+use warmpath::pipeline::{BUILT_IN, Input, Matches, PodState, Refused, Residency, Scratch, Seen, Slots};
 use warmpath::pods::discovery::read;
-use warmpath::pods::{Found, MAX_PODS};
+use warmpath::pods::{Found, MAX_PODS, Speed};
 
 const REAL: &[u8] = include_bytes!("data/admin-clusters-1.40.json");
 
@@ -212,6 +212,10 @@ fn a_filter_is_an_anchored_expression_of_all_names() {
 
 struct Empty;
 
+fn seen(states: &[PodState]) -> Seen<'_> {
+    Seen { states, engines: &[], speed: Speed::default(), index: &Empty }
+}
+
 impl Residency for Empty {
     fn depths(&self, _chain: &Chain, _out: &mut Matches) {}
 }
@@ -235,12 +239,17 @@ fn nobody_is_chosen_while_nobody_was_found() {
                 let profile = router.select(path, &|_| None, None).unwrap();
                 let mut slots = Slots::default();
                 profile.prepare(&Input { header: &|_| Some(b"x".to_vec()), body: None }, 1, &mut slots);
-                let decision = router.decide(profile, &[], &Empty, &mut slots, &mut scratch);
+                let decision = router.decide(profile, &seen(&[]), &mut slots, &mut scratch);
                 let refused_by = if strict && path == "/own" { "concurrency-cap" } else { "picker" };
-                assert_eq!(decision, Err(Refused { filter: refused_by }), "{} {strict}", profile.name());
+                assert_eq!(
+                    decision,
+                    Err(Refused { filter: refused_by, busy: false }),
+                    "{} {strict}",
+                    profile.name()
+                );
                 // States of pods that are no more harm nobody.
-                let states = [PodState { in_flight: 1, healthy: true }];
-                assert!(router.decide(profile, &states, &Empty, &mut slots, &mut scratch).is_err());
+                let states = [PodState { in_flight: 1, ..PodState::default() }];
+                assert!(router.decide(profile, &seen(&states), &mut slots, &mut scratch).is_err());
                 assert_eq!(profile.scores(&scratch, 0).filter(|(_, _, score)| *score != 0.0).count(), 0);
             }
         }

@@ -143,9 +143,23 @@ impl HttpContext for Http {
         self.with(|stream| stream.on_request_trailers(&EnvoyHost))
     }
 
-    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+    fn on_http_response_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
         self.with(|stream| {
-            stream.on_response_headers(&EnvoyHost);
+            stream.on_response_headers(&EnvoyHost, end_of_stream);
+            Flow::Continue
+        })
+    }
+
+    fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        self.with(|stream| {
+            stream.on_response_body(&EnvoyHost, size, end_of_stream);
+            Flow::Continue
+        })
+    }
+
+    fn on_http_response_trailers(&mut self, _: usize) -> Action {
+        self.with(|stream| {
+            stream.on_response_body(&EnvoyHost, 0, true);
             Flow::Continue
         })
     }

@@ -86,6 +86,7 @@ const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const CAS_MISMATCH: u32 = 8;
 const REQUEST_BODY: u32 = 0;
+const RESPONSE_BODY: u32 = 1;
 const DOWNSTREAM_DATA: u32 = 2;
 const ANSWER_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
@@ -250,6 +251,13 @@ impl Host for EnvoyHost {
     fn request_body(&self, max: usize) -> HostResult<Vec<u8>> {
         let bytes = receive("get_request_body", |data, len| unsafe {
             proxy_get_buffer_bytes(REQUEST_BODY, 0, max, data, len)
+        })?;
+        Ok(bytes.unwrap_or_default())
+    }
+
+    fn response_body(&self, start: usize, max: usize) -> HostResult<Vec<u8>> {
+        let bytes = receive("get_response_body", |data, len| unsafe {
+            proxy_get_buffer_bytes(RESPONSE_BODY, start, max, data, len)
         })?;
         Ok(bytes.unwrap_or_default())
     }

@@ -1,7 +1,9 @@
 //! From the configuration as written to a [`Router`], with every mistake found.
 
 use super::discovery::discovery;
+use super::load as of_load;
 use super::mistake::Mistakes;
+use super::pattern::Pattern;
 use super::pods::build_pods;
 use super::raw::{RawBy, RawConfig, RawKvEvents, RawProfile, RawRouting, RawSelect, RawTokenizer};
 use super::reach::{Reach, reach};
@@ -104,7 +106,7 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
     let RawConfig { blocks, index, limits, .. } = raw;
     within("blocks.size", blocks.size, BlockSize::MIN, BlockSize::MAX, mistakes);
     within("index.max_blocks", index.max_blocks, 1000, 16_000_000, mistakes);
-    within("index.pod_blocks", index.pod_blocks, 1, 16_000_000, mistakes);
+    within("index.pod_blocks", index.pod_blocks.unwrap_or(1), 1, 16_000_000, mistakes);
     within("index.ttl_seconds", index.ttl_seconds, 1, 30 * 24 * 3600, mistakes);
     within("limits.max_body_bytes", limits.max_body_bytes, 1024, 64 << 20, mistakes);
     within("limits.max_messages", limits.max_messages, 1, 100_000, mistakes);
@@ -112,18 +114,27 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
     if let Some(name) = &raw.debug_header {
         check_header("debug_header", name, mistakes);
     }
+    let routing = routing(&raw.routing, mistakes);
+    let discovery = raw.discovery.as_ref().map(|raw| discovery(raw, mistakes));
+    let found_in = match discovery.as_ref().map(|discovery| discovery.pods_of.as_slice()) {
+        Some([Pattern::Exact(cluster)]) => Some(cluster.as_str()),
+        _ => None,
+    };
     Settings {
+        metrics: of_load::metrics(raw.metrics.as_ref(), &routing, found_in, mistakes),
+        breaker: of_load::breaker(&raw.breaker, mistakes),
+        admission: of_load::admission(&raw.admission, mistakes),
         block_size: BlockSize::new(blocks.size).unwrap_or_default(),
         max_blocks: index.max_blocks,
         pod_blocks: index.pod_blocks,
         ttl_seconds: index.ttl_seconds,
         max_body_bytes: limits.max_body_bytes,
         limits: Limits { max_messages: limits.max_messages, max_parts: limits.max_parts },
-        routing: routing(&raw.routing, mistakes),
+        routing,
         debug_header: raw.debug_header.as_ref().map(|name| name.to_ascii_lowercase()),
         tokenizers: tokenizers(&raw.tokenizers, mistakes),
         kv_events: kv_events(&raw.kv_events, mistakes),
-        discovery: raw.discovery.as_ref().map(|raw| discovery(raw, mistakes)),
+        discovery,
     }
 }
 

@@ -6,6 +6,7 @@
 mod build;
 mod discovery;
 mod entries;
+mod load;
 mod mistake;
 mod pattern;
 mod pods;
@@ -17,6 +18,7 @@ mod select;
 pub use build::{MAX_CONFIG_BYTES, load, load_with};
 pub use discovery::{DiscoverySettings, PodRule};
 pub use entries::Entries;
+pub use load::{Admission, MetricsSettings};
 pub use mistake::{Mistake, Mistakes};
 pub use pattern::Pattern;
 pub use raw::{RawPart, RawProfile};

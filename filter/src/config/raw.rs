@@ -35,6 +35,12 @@ pub struct RawConfig {
     pub tokenizers: Vec<RawTokenizer>,
     #[serde(default)]
     pub kv_events: RawKvEvents,
+    #[serde(default)]
+    pub metrics: Option<RawMetrics>,
+    #[serde(default)]
+    pub breaker: RawBreaker,
+    #[serde(default)]
+    pub admission: RawAdmission,
 }
 
 /// How engines tell what they hold.
@@ -233,13 +239,13 @@ impl Default for RawBlocks {
 #[serde(deny_unknown_fields, default)]
 pub struct RawIndex {
     pub max_blocks: u32,
-    pub pod_blocks: u32,
+    pub pod_blocks: Option<u32>,
     pub ttl_seconds: u32,
 }
 
 impl Default for RawIndex {
     fn default() -> Self {
-        Self { max_blocks: 500_000, pod_blocks: 32_768, ttl_seconds: 3600 }
+        Self { max_blocks: 500_000, pod_blocks: None, ttl_seconds: 3600 }
     }
 }
 
@@ -282,4 +288,113 @@ pub enum RawBy {
     Address,
     /// The name of a pod's own cluster, for a route with `cluster_header`.
     Cluster,
+}
+
+/// How engines are asked for their load.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawMetrics {
+    pub engine: Option<String>,
+    pub names: Option<RawNames>,
+    pub cluster: Option<String>,
+    pub path: Option<String>,
+    pub port: Option<u16>,
+    pub period_milliseconds: u64,
+    pub timeout_milliseconds: u64,
+    pub stale_seconds: u64,
+    pub api_key: Option<String>,
+    pub orca: bool,
+}
+
+impl Default for RawMetrics {
+    fn default() -> Self {
+        Self {
+            engine: None,
+            names: None,
+            cluster: None,
+            path: None,
+            port: None,
+            period_milliseconds: 1000,
+            timeout_milliseconds: 1000,
+            stale_seconds: 10,
+            api_key: None,
+            orca: false,
+        }
+    }
+}
+
+/// What an engine calls its series.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawNames {
+    pub running: Option<String>,
+    pub waiting: Option<String>,
+    pub kv_usage: Option<RawUsage>,
+    pub block_size: Option<RawNumber>,
+    pub blocks: Option<RawNumber>,
+    pub lora: Option<String>,
+}
+
+/// How the use of a KV cache is told.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum RawUsage {
+    /// As a share from 0 to 1.
+    Share(String),
+    /// In use, and in all.
+    Of { used: String, total: String },
+}
+
+/// How a number is told.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum RawNumber {
+    /// By a series.
+    Series(String),
+    /// By a label of one.
+    Label { series: String, label: String },
+}
+
+/// When a pod is passed over.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawBreaker {
+    pub failures: u32,
+    pub failure_share: f32,
+    pub open_seconds: u64,
+    pub max_open_seconds: u64,
+    pub first_token_seconds: u64,
+}
+
+impl Default for RawBreaker {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            failure_share: 0.5,
+            open_seconds: 3,
+            max_open_seconds: 60,
+            first_token_seconds: 60,
+        }
+    }
+}
+
+/// How many requests may be in flight.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawAdmission {
+    pub max_in_flight: Option<u32>,
+    pub max_in_flight_per_pod: Option<u32>,
+    pub models: Entries<u32>,
+    pub retry_after_seconds: u32,
+}
+
+impl Default for RawAdmission {
+    fn default() -> Self {
+        Self {
+            max_in_flight: None,
+            max_in_flight_per_pod: None,
+            models: Entries::default(),
+            retry_after_seconds: 1,
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! What a configuration becomes: everything that streams of one root context share, immutable.
 
 use super::discovery::DiscoverySettings;
+use super::load::{Admission, MetricsSettings};
 use super::reach::{Reach, reach};
 use super::select::Rule;
 use crate::blocks::BlockSize;
-use crate::pipeline::{Decision, PodState, Profile, Refused, Residency, Scratch, Slots, World};
-use crate::pods::{Found, Pod};
+use crate::pipeline::{Decision, Profile, Refused, Scratch, Seen, Slots, World};
+use crate::pods::{BreakerSettings, Found, Pod};
 use crate::prompt::delivery::Source;
 use crate::request::Limits;
 use std::collections::BTreeMap;
@@ -31,8 +32,8 @@ pub struct Settings {
     pub block_size: BlockSize,
     /// Most blocks in a VM's index.
     pub max_blocks: u32,
-    /// Most blocks that a pod is thought to hold; older ones are forgotten.
-    pub pod_blocks: u32,
+    /// Most blocks that a pod is thought to hold; older ones are forgotten. `None`: what its engine says, if it does.
+    pub pod_blocks: Option<u32>,
     /// How long a block is remembered after its last use.
     pub ttl_seconds: u32,
     /// Longest body that is read; longer ones go by load.
@@ -49,6 +50,12 @@ pub struct Settings {
     pub kv_events: KvEventsSettings,
     /// How pods are found besides those that are configured, if they are.
     pub discovery: Option<DiscoverySettings>,
+    /// How engines are asked for their load, if they are.
+    pub metrics: Option<MetricsSettings>,
+    /// When a pod is passed over.
+    pub breaker: BreakerSettings,
+    /// How many requests may be in flight.
+    pub admission: Admission,
 }
 
 /// How engines tell what they hold.
@@ -184,17 +191,16 @@ impl Router {
         self.profiles.get(rule.map_or(self.default, |rule| rule.profile))
     }
 
-    /// Decides by a profile, with as many fallbacks as the routing header carries. `states` is by position, like
+    /// Decides by a profile, with as many fallbacks as the routing header carries. What is seen is by position, like
     /// [`Router::pods`].
     pub fn decide(
         &self,
         profile: &Profile,
-        states: &[PodState],
-        index: &dyn Residency,
+        seen: &Seen<'_>,
         slots: &mut Slots,
         scratch: &mut Scratch,
     ) -> Result<Decision, Refused> {
-        let world = World { pods: &self.pods, states, index, fallbacks: self.settings.routing.fallbacks() };
+        let world = World { pods: &self.pods, seen, fallbacks: self.settings.routing.fallbacks() };
         profile.decide(&world, slots, scratch)
     }
 

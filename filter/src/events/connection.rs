@@ -25,7 +25,7 @@ pub struct Connection {
 impl Connection {
     /// A connection of which nothing was heard. `id` is Envoy's number of its context.
     pub fn new(id: u32, plugin: Rc<Plugin>) -> Self {
-        let subscriber = Subscriber::new(plugin.router.settings().kv_events.max_message_bytes);
+        let subscriber = Subscriber::new(plugin.settings.kv_events.max_message_bytes);
         Self { id, plugin, subscriber, known: None, is_refused: false }
     }
 
@@ -48,14 +48,14 @@ impl Connection {
                 false
             }
             Err(other) => {
-                intake.report(&who(&plugin, known.as_ref()), &other);
+                intake.report(&who(known.as_ref()), &other);
                 true
             }
         });
         if let Err(refused) = received {
             let problem = problem.unwrap_or_else(|| Problem::Protocol(refused.to_string()));
             let who = match &self.known {
-                Some(_) => who(&plugin, self.known.as_ref()),
+                Some(_) => who(self.known.as_ref()),
                 None => format!("a connection from {}", address(host)),
             };
             intake.report(&who, &problem);
@@ -133,9 +133,8 @@ fn message<H: Host>(
     intake.take(&Message { source, batch: &batch, number: Some(number), anew: false, speaker }).map(|_| ())
 }
 
-fn who(plugin: &Plugin, known: Option<&(Vec<u8>, Source)>) -> String {
-    let pod = known.and_then(|(_, source)| plugin.router.pods().get(source.position));
-    pod.map_or_else(|| "a publisher".to_owned(), |pod| pod.name.clone())
+fn who(known: Option<&(Vec<u8>, Source)>) -> String {
+    known.map_or_else(|| "a publisher".to_owned(), |(_, source)| source.pod.name.clone())
 }
 
 fn address(host: &impl Host) -> String {

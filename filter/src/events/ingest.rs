@@ -77,7 +77,7 @@ impl Ingest {
 
     /// A part of the body arrived; `buffered` bytes are held by now.
     pub fn on_body(&mut self, host: &impl Host, buffered: usize, end_of_stream: bool) -> Flow {
-        let most = self.plugin.router.settings().kv_events.max_message_bytes;
+        let most = self.plugin.settings.kv_events.max_message_bytes;
         if self.asked.is_none() {
             return Flow::Pause;
         }
@@ -94,14 +94,14 @@ impl Ingest {
 
     /// The body is whole.
     pub fn on_trailers(&mut self, host: &impl Host) -> Flow {
-        match host.request_body(self.plugin.router.settings().kv_events.max_message_bytes) {
+        match host.request_body(self.plugin.settings.kv_events.max_message_bytes) {
             Ok(body) => self.finish(host, &body),
             Err(error) => self.respond(host, Answer::error(500, error)),
         }
     }
 
     fn asked(&self, host: &impl Host, headers: &HeaderMap) -> Result<Asked, Answer> {
-        let settings = &self.plugin.router.settings().kv_events;
+        let settings = &self.plugin.settings.kv_events;
         if let Some(token) = &settings.token {
             let given = headers.text("authorization");
             let given = given.as_deref().and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();
@@ -121,7 +121,7 @@ impl Ingest {
         if method != "POST" && method != "GET" {
             return Err(Answer::error(405, "POST a batch, or GET what is known of the pod"));
         }
-        let Some(position) = self.plugin.pod_named(pod) else {
+        let Some(pod) = self.plugin.pod_named(pod) else {
             self.report(host, &Problem::Stranger("a request names a pod that isn't configured".to_owned()));
             return Err(Answer::error(
                 404,
@@ -144,7 +144,7 @@ impl Ingest {
             headers.text(name).is_some_and(|value| value.to_ascii_lowercase().contains(text))
         };
         Ok(Asked {
-            source: self.intake(host).source(position, model.as_deref().filter(|model| !model.is_empty())),
+            source: self.intake(host).source(pod, model.as_deref().filter(|model| !model.is_empty())),
             rank,
             number,
             accepts_gap: is("x-warmpath-gap", "accept"),
@@ -260,7 +260,7 @@ impl Ingest {
     }
 
     fn cache_id(&self, source: &Source, rank: u32) -> Option<String> {
-        self.plugin.router.pods().get(source.position)?.cache_id(rank)
+        source.pod.cache_id(rank)
     }
 
     fn intake<'a, H: Host>(&'a self, host: &'a H) -> Intake<'a, H> {

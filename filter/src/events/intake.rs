@@ -4,6 +4,7 @@ use crate::config::PodBy;
 use crate::host::{Host, Level};
 use crate::metrics::Metric;
 use crate::plugin::Plugin;
+use crate::pods::Pod;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -17,10 +18,10 @@ const QUIET: u64 = 600;
 const MOST_QUOTED: usize = 100;
 
 /// Whose events they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Source {
-    /// Position of the pod.
-    pub position: usize,
+    /// The pod, as it was when the publisher was heard first.
+    pub pod: Pod,
     /// The model that its blocks are of, as the publisher calls it or as the pod is configured.
     pub model: String,
 }
@@ -123,24 +124,23 @@ impl<H: Host> Intake<'_, H> {
         let text = str::from_utf8(topic).map_err(|_| stranger("is no text"))?;
         let rest = text.strip_prefix("kv@").ok_or_else(|| stranger("names no pod"))?;
         let (pod, model) = rest.split_once('@').map_or((rest, None), |(pod, model)| (pod, Some(model)));
-        let position =
-            self.plugin.pod_named(pod).ok_or_else(|| stranger("names a pod that isn't configured"))?;
-        Ok(self.source(position, model.filter(|model| !model.is_empty())))
+        let pod = self.plugin.pod_named(pod).ok_or_else(|| stranger("names a pod that isn't configured"))?;
+        Ok(self.source(pod, model.filter(|model| !model.is_empty())))
     }
 
     /// The pod that a connection comes from.
     pub fn by_address(&self, address: &str) -> Result<Source, Problem> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let position = self.plugin.pod_named(host).ok_or_else(|| {
+        let pod = self.plugin.pod_named(host).ok_or_else(|| {
             let problem = "no single pod is configured with this address; with several pods of one address, set kv_events.pod_by to topic";
             Problem::Stranger(format!("it connects from {}: {problem}", quoted(address.as_bytes())))
         })?;
-        Ok(self.source(position, None))
+        Ok(self.source(pod, None))
     }
 
     /// The pod that a message is of, by what is configured to say it.
     pub fn source_of(&self, topic: &[u8]) -> Result<Source, Problem> {
-        match self.plugin.router.settings().kv_events.pod_by {
+        match self.plugin.settings.kv_events.pod_by {
             PodBy::Topic => self.by_topic(topic),
             PodBy::Address => {
                 let address = self.host.property(&["source", "address"]).ok().flatten().unwrap_or_default();
@@ -148,30 +148,29 @@ impl<H: Host> Intake<'_, H> {
                 // The topic may still say the model.
                 let model = str::from_utf8(topic).ok().and_then(|topic| topic.strip_prefix("kv@"));
                 let model = model.and_then(|rest| rest.split_once('@')).map(|(_, model)| model);
-                Ok(self.source(source.position, model))
+                Ok(self.source(source.pod, model))
             }
         }
     }
 
     /// A pod's events about a model: the one that is named, the pod's first, or the only one that is known.
-    pub fn source(&self, position: usize, model: Option<&str>) -> Source {
-        let router = &self.plugin.router;
-        let pod = router.pods().get(position).and_then(|pod| pod.models.first()).map(String::as_str);
-        let only = match router.settings().tokenizers.as_slice() {
+    pub fn source(&self, pod: Pod, model: Option<&str>) -> Source {
+        let first = pod.models.first().map(String::as_str);
+        let only = match self.plugin.settings.tokenizers.as_slice() {
             [only] => only.models.first().map(String::as_str),
             _ => None,
         };
-        Source { position, model: model.or(pod).or(only).unwrap_or_default().to_owned() }
+        let model = model.or(first).or(only).unwrap_or_default().to_owned();
+        Source { pod, model }
     }
 
     /// Takes a batch. It is brought into the log by [`Intake::flush`].
     pub fn take(&self, message: &Message<'_>) -> Result<Taken, Problem> {
         let Message { source, batch, number, anew, speaker } = message;
-        let settings = self.plugin.router.settings();
+        let settings = &self.plugin.settings;
         let known = self.plugin.tokenizer_of(Some(&source.model));
         let (tokenizer, _) = known.ok_or_else(|| Problem::NoTokenizer(quoted(source.model.as_bytes())))?;
-        let pod = self.plugin.router.pods().get(source.position);
-        let pod = pod.ok_or_else(|| Problem::Stranger("the pod is gone".to_owned()))?;
+        let pod = &source.pod;
         let id = pod.cache_id(batch.rank).ok_or(Problem::NoRank(batch.rank))?;
         let name = match batch.rank {
             0 => pod.name.clone(),

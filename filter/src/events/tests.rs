@@ -7,6 +7,7 @@ use crate::blocks::{Apart, ChainBuilder};
 use crate::host::Level;
 use crate::host::fake::{FakeHost, FakeShared};
 use crate::plugin::{Plugin, Vm};
+use crate::pods::Job;
 use crate::stream::Flow;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -383,9 +384,9 @@ fn a_rank_is_chosen_for_what_it_holds_unless_it_has_too_much_to_do() {
     let mut rank = |more: usize| {
         let mut fleet = stand.plugin.fleet.borrow_mut();
         let pod = fleet.index.find("b@10.0.0.2:80#1").unwrap();
-        (0..more).for_each(|_| fleet.index.started(pod));
+        (0..more).for_each(|_| _ = fleet.index.started(pod, Job::default()));
         stand.plugin.states(&fleet, &mut states);
-        stand.plugin.rank_of(&fleet.index, 1, &chain)
+        stand.plugin.with_current(|current| current.places.rank_of(&fleet.index, 1, &chain)).unwrap()
     };
     assert_eq!([rank(0), rank(4), rank(1)], [1, 1, 0]);
 }

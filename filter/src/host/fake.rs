@@ -119,6 +119,8 @@ pub struct FakeState {
     pub response: HashMap<String, Vec<u8>>,
     /// Buffered request body.
     pub body: Vec<u8>,
+    /// The part of the response body that is passing.
+    pub response_body: Vec<u8>,
     /// Calls so far: cluster and path. The number of a call is its place here.
     pub calls: Vec<(String, String)>,
     /// Headers of the answer that is being handed over.
@@ -290,6 +292,11 @@ impl Host for FakeHost {
         self.check("request_body")?;
         let state = self.state.borrow();
         Ok(state.body.iter().take(max).copied().collect())
+    }
+
+    fn response_body(&self, start: usize, max: usize) -> HostResult<Vec<u8>> {
+        self.check("response_body")?;
+        Ok(self.state.borrow().response_body.iter().skip(start).take(max).copied().collect())
     }
 
     fn call(&self, cluster: &str, headers: &[(&str, &str)], _: Duration) -> HostResult<u32> {

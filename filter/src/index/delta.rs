@@ -3,6 +3,7 @@
 use super::wire::{Put, Reader};
 use super::{BlockHash, Generation, Slot};
 use crate::blocks::Kind;
+use crate::pods::Job;
 
 /// A change, as the log carries it.
 ///
@@ -38,6 +39,8 @@ pub enum Delta {
     Routed {
         /// The pod.
         pod: PodRef,
+        /// What the pod has to do for it.
+        job: Job,
     },
     /// The pod lost all its blocks, but stays.
     Cleared {
@@ -114,9 +117,8 @@ impl Delta {
             Self::Stored { parent, .. } => PodRef::BYTES + parent.map_or(0, |_| 12) + COUNT,
             Self::Removed { .. } => PodRef::BYTES + COUNT,
             Self::Touched { .. } => PodRef::BYTES + 8,
-            Self::Routed { .. } | Self::Cleared { .. } | Self::Left { .. } | Self::Freed { .. } => {
-                PodRef::BYTES
-            }
+            Self::Routed { .. } => PodRef::BYTES + 8,
+            Self::Cleared { .. } | Self::Left { .. } | Self::Freed { .. } => PodRef::BYTES,
             Self::Joined { id } => 1 + id.len(),
             Self::Lost { .. } => 1,
         }
@@ -128,7 +130,7 @@ impl Delta {
             Self::Stored { pod, .. }
             | Self::Removed { pod, .. }
             | Self::Touched { pod, .. }
-            | Self::Routed { pod }
+            | Self::Routed { pod, .. }
             | Self::Cleared { pod }
             | Self::Left { pod }
             | Self::Freed { pod } => Some(*pod),
@@ -185,7 +187,11 @@ impl Delta {
                 simple(out, tag::TOUCHED, pod);
                 out.put_u64(*leaf);
             }
-            Self::Routed { pod } => simple(out, tag::ROUTED, pod),
+            Self::Routed { pod, job } => {
+                simple(out, tag::ROUTED, pod);
+                out.put_u32(job.prefill);
+                out.put_u32(job.context);
+            }
             Self::Cleared { pod } => simple(out, tag::CLEARED, pod),
             Self::Left { pod } => simple(out, tag::LEFT, pod),
             Self::Freed { pod } => simple(out, tag::FREED, pod),
@@ -220,7 +226,10 @@ impl Delta {
             }
             tag::REMOVED => Self::Removed { pod: PodRef::read(from)?, hashes: hashes(from)? },
             tag::TOUCHED => Self::Touched { pod: PodRef::read(from)?, leaf: from.u64()? },
-            tag::ROUTED => Self::Routed { pod: PodRef::read(from)? },
+            tag::ROUTED => Self::Routed {
+                pod: PodRef::read(from)?,
+                job: Job { prefill: from.u32()?, context: from.u32()? },
+            },
             tag::CLEARED => Self::Cleared { pod: PodRef::read(from)? },
             tag::LEFT => Self::Left { pod: PodRef::read(from)? },
             tag::FREED => Self::Freed { pod: PodRef::read(from)? },

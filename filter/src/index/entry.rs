@@ -7,7 +7,7 @@ use super::wire::{self, Put};
 pub const MAX_ENTRY: usize = 8 * 1024;
 
 /// Format of entries, checkpoints and ledgers. It is part of every key, so that another build's are never read.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 
 /// Where [`Draft::stamp`] writes: behind the checksum and the format.
 const STAMP: usize = wire::SEAL + 1;
@@ -135,6 +135,7 @@ pub(crate) fn drafts(deltas: &[Delta]) -> Vec<Draft> {
 pub(crate) mod tests {
     use super::super::{PodRef, Slot};
     use super::*;
+    use crate::pods::Job;
     use proptest::prelude::*;
 
     fn pod() -> impl Strategy<Value = PodRef> {
@@ -150,7 +151,8 @@ pub(crate) mod tests {
                 .prop_map(|(pod, p, depth, hashes)| Delta::Stored { pod, parent: Some(p), depth, hashes }),
             (pod(), hashes()).prop_map(|(pod, hashes)| Delta::Removed { pod, hashes }),
             (pod(), any::<u64>()).prop_map(|(pod, leaf)| Delta::Touched { pod, leaf }),
-            pod().prop_map(|pod| Delta::Routed { pod }),
+            (pod(), any::<[u32; 2]>())
+                .prop_map(|(pod, [prefill, context])| Delta::Routed { pod, job: Job { prefill, context } }),
             pod().prop_map(|pod| Delta::Cleared { pod }),
             pod().prop_map(|pod| Delta::Left { pod }),
             pod().prop_map(|pod| Delta::Freed { pod }),
@@ -255,6 +257,6 @@ pub(crate) mod tests {
     fn a_long_chain_fills_its_entries() {
         let pod = PodRef { slot: Slot::new(3).unwrap(), generation: 1 };
         let chain = Delta::Stored { pod, parent: None, depth: 0, hashes: (0..6250).collect() };
-        assert_eq!(drafts(&[chain, Delta::Routed { pod }]).len(), 7);
+        assert_eq!(drafts(&[chain, Delta::Routed { pod, job: Job::default() }]).len(), 7);
     }
 }

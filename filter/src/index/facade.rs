@@ -1,15 +1,16 @@
 //! [`Index`]: the data layer as a VM uses it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::blocks::{self, Chain};
 use crate::host::Host;
-use crate::pods::Load;
+use crate::pods::{Job, Load, Running};
 
 use super::append::{Appended, OnUnseen};
 use super::checkpoint::Checkpointer;
 use super::follower::{Budget, Follower, Standing};
-use super::housekeeping::Housekeeping;
+use super::housekeeping::{Bounds, Housekeeping};
 use super::lease::Lease;
 use super::{
     BlockHash, Delta, Depths, IndexCounts, IndexSettings, MAX_POD_ID, MAX_SLOTS, PodRef, PodSet, Replica,
@@ -44,6 +45,8 @@ pub struct Index {
     published: Option<Duration>,
     lease: Lease,
     checkpointer: Checkpointer,
+    /// What engines say that their caches hold, in tokens, by the identity of the cache.
+    tokens: BTreeMap<Box<str>, u64>,
     /// While this VM holds the lease.
     housekeeping: Option<Housekeeping>,
 }
@@ -64,6 +67,7 @@ impl Index {
             published: None,
             lease: Lease::default(),
             checkpointer: Checkpointer::new(settings.shards),
+            tokens: BTreeMap::new(),
             housekeeping: None,
             settings,
         }
@@ -75,6 +79,18 @@ impl Index {
         let ids = ids.into_iter().filter(|id| (1..=MAX_POD_ID).contains(&id.len()));
         self.pods = ids.take(MAX_SLOTS).map(Into::into).collect();
         self.joined = false;
+        let pods = &self.pods;
+        self.tokens.retain(|id, _| pods.contains(id));
+    }
+
+    /// Says how many tokens a pod's cache holds, in place of [`IndexSettings::pod_blocks`]. Pods that aren't named are passed.
+    pub fn set_pod_tokens(&mut self, id: &str, tokens: u64) {
+        if self.tokens.get(id) == Some(&tokens) {
+            return;
+        }
+        if self.pods.iter().any(|pod| **pod == *id) {
+            self.tokens.insert(id.into(), tokens);
+        }
     }
 
     /// How good the answers are.
@@ -197,16 +213,37 @@ impl Index {
     }
 
     /// A request was sent to the pod. Others learn of it by a [`Delta::Routed`], and by the ledger.
-    pub fn started(&mut self, pod: PodRef) {
-        self.load.started(pod);
+    pub fn started(&mut self, pod: PodRef, job: Job) -> Running {
+        self.load.started(pod, job)
+    }
+
+    /// The first token of a request that was [`Index::started`] came.
+    pub fn prefilled(&mut self, host: &impl Host, running: &mut Running) {
+        self.load.prefilled(running);
+        self.publish_if_old(host);
     }
 
     /// A request that was [`Index::started`] ended, however it ended.
-    pub fn finished(&mut self, host: &impl Host, pod: PodRef) {
-        self.load.finished(pod);
-        if self.load.is_published() && is_old(self.published, host.now()) {
-            self.publish(host);
-        }
+    pub fn finished(&mut self, host: &impl Host, running: Running) {
+        self.load.finished(running);
+        self.publish_if_old(host);
+    }
+
+    /// The load, to be told of what others learn with the next ledger.
+    pub fn load_mut(&mut self) -> &mut Load {
+        &mut self.load
+    }
+
+    /// Whether another VM sends the pod nothing, because it failed.
+    #[must_use]
+    pub fn is_open_elsewhere(&self, pod: PodRef) -> bool {
+        self.load.is_open_elsewhere(self.life().unwrap_or(NOBODY), pod)
+    }
+
+    /// Requests in flight for a model that is counted, over all VMs.
+    #[must_use]
+    pub fn of_model(&self, model: u64) -> u32 {
+        self.load.of_model(self.life().unwrap_or(NOBODY), model)
     }
 
     /// What is to be done from time to time: loading, catching up, ledgers, pods, and the housekeeping where this VM holds
@@ -261,6 +298,12 @@ impl Index {
         let Follower { keys, replica, .. } = &self.follower;
         let published = self.load.publish(host, keys, life, replica.position(), in_use);
         self.follower.counted(published);
+    }
+
+    fn publish_if_old(&mut self, host: &impl Host) {
+        if self.load.is_published() && is_old(self.published, host.now()) {
+            self.publish(host);
+        }
     }
 
     fn recount(&mut self) {
@@ -320,7 +363,12 @@ impl Index {
     fn decide(&mut self, host: &impl Host, ledgers_are_known: bool) {
         let wall = u32::try_from(host.now().as_secs()).unwrap_or(u32::MAX);
         self.follower.replica.begin_aging();
-        let mut deltas = Housekeeping::blocks(&mut self.follower.replica, &self.settings, &self.exact);
+        let tokens: Vec<_> =
+            self.tokens.iter().filter_map(|(id, tokens)| Some((self.find(id)?.slot, *tokens))).collect();
+        let mut bounds = Bounds::new(&self.settings);
+        tokens.into_iter().for_each(|(slot, tokens)| bounds.set_tokens(slot, tokens));
+        let mut deltas =
+            Housekeeping::blocks(&mut self.follower.replica, &self.settings, &bounds, &self.exact);
         let aged: usize = deltas.iter().map(|delta| delta.hashes().len()).sum();
         let in_use = self.life().map(|life| self.load.in_use(life).union(&self.own_slots()));
         if let (true, Some(in_use), Some(housekeeping)) = (ledgers_are_known, in_use, &mut self.housekeeping)

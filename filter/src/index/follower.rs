@@ -286,8 +286,8 @@ impl Follower {
         self.hashes = self.hashes.wrapping_add(hashes);
         if Some(entry.writer) != self.life {
             for delta in &entry.deltas {
-                if let Delta::Routed { pod } = delta {
-                    load.routed(entry.writer, entry.seq, *pod);
+                if let Delta::Routed { pod, job } = delta {
+                    load.routed(entry.writer, entry.seq, *pod, *job);
                 }
             }
         }

@@ -5,6 +5,7 @@
 use super::roster::SlotState;
 use super::{BlockHash, Delta, Goal, IndexSettings, MAX_SLOTS, PodRef, PodSet, Replica, Slot};
 use crate::blocks::Kind;
+use std::collections::BTreeMap;
 
 /// Ticks after which a pod that no living VM's configuration names has left.
 const UNUSED_TICKS: u32 = 100;
@@ -16,6 +17,37 @@ const CLOCK_SECONDS: u32 = 5;
 const GUESS_SECONDS: u32 = 15;
 /// Most blocks that are removed in one tick.
 const MOST_AGED: usize = 8192;
+
+/// How many blocks each pod is thought to hold at most.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    most: usize,
+    text_tokens: u64,
+    block_tokens: u64,
+    /// By slot, what differs: of text, of tokens.
+    by_slot: BTreeMap<Slot, [usize; 2]>,
+}
+
+impl Bounds {
+    pub(crate) fn new(settings: &IndexSettings) -> Self {
+        let IndexSettings { pod_blocks, text_tokens, block_tokens, .. } = *settings;
+        Self { most: pod_blocks, text_tokens, block_tokens, by_slot: BTreeMap::new() }
+    }
+
+    /// The pod's engine says that its cache holds so many tokens.
+    pub(crate) fn set_tokens(&mut self, slot: Slot, tokens: u64) {
+        let blocks = |of: u64| usize::try_from(tokens / of.max(1)).unwrap_or(usize::MAX).max(1);
+        self.by_slot.insert(slot, [blocks(self.text_tokens), blocks(self.block_tokens)]);
+    }
+
+    fn of(&self, slot: Slot, kind: Kind) -> usize {
+        let Some([text, tokens]) = self.by_slot.get(&slot) else { return self.most };
+        match kind {
+            Kind::Text => *text,
+            Kind::Tokens | Kind::Cached => *tokens,
+        }
+    }
+}
 
 /// The decisions of one holder of the lease.
 #[derive(Debug)]
@@ -60,7 +92,12 @@ impl Housekeeping {
     ///
     /// The pods of `exact` say themselves what they hold, so what is known of them by events stays, and what was guessed of
     /// them goes as soon as events should have confirmed it.
-    pub(crate) fn blocks(replica: &mut Replica, settings: &IndexSettings, exact: &PodSet) -> Vec<Delta> {
+    pub(crate) fn blocks(
+        replica: &mut Replica,
+        settings: &IndexSettings,
+        bounds: &Bounds,
+        exact: &PodSet,
+    ) -> Vec<Delta> {
         let clock = replica.clock();
         let Some((table, roster, aging)) = replica.aging() else { return Vec::new() };
         let mut left = MOST_AGED;
@@ -82,7 +119,7 @@ impl Housekeeping {
             };
             let over = Goal {
                 blocks: if Some((slot, kind)) == largest { excess } else { 0 },
-                worth: worth.saturating_sub(settings.pod_blocks),
+                worth: worth.saturating_sub(bounds.of(slot, kind)),
                 most: left,
             };
             let mut hashes = Vec::new();

@@ -210,7 +210,7 @@ impl Replica {
                 }
             }
             Delta::Lost { shard } => self.lose(usize::from(*shard)),
-            Delta::Routed { pod } if self.roster.is_active(*pod) => {}
+            Delta::Routed { pod, .. } if self.roster.is_active(*pod) => {}
             _ => self.counts.stale_deltas += 1,
         }
     }

@@ -14,6 +14,10 @@ pub struct IndexSettings {
     pub max_blocks: usize,
     /// Blocks that are remembered of each pod: about what its KV cache holds. Beyond it the pod's oldest are removed.
     pub pod_blocks: usize,
+    /// Tokens in a block of text, about.
+    pub text_tokens: u64,
+    /// Tokens in a block of tokens: the fewest where models differ.
+    pub block_tokens: u64,
     /// Blocks that were not used for so many seconds are removed.
     pub ttl_seconds: u32,
     /// Places of the log. Each takes up to 8 KiB of shared data, which never shrinks.
@@ -30,6 +34,8 @@ impl Default for IndexSettings {
             fingerprint: 0,
             max_blocks: 1_000_000,
             pod_blocks: 32_768,
+            text_tokens: 64,
+            block_tokens: 16,
             ttl_seconds: 3600,
             ring: 16_384,
             shards: SHARDS,

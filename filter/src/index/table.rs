@@ -28,6 +28,7 @@ use trees::Trees;
 
 use super::{MAX_SLOTS, PodSet, Slot};
 use crate::blocks::{Kind, worth_of};
+use std::collections::BTreeSet;
 
 /// Blocks whose memory is fetched together.
 const BATCH: usize = 32;
@@ -291,6 +292,37 @@ impl Table {
             }
         }
         low
+    }
+
+    /// Blocks of a pod that follow `block`, that one included, and were not used since `before`; those of `but` are left out.
+    /// Children stand before their parents. At most `limit` blocks are looked at.
+    #[must_use]
+    pub fn unused_after(
+        &self,
+        slot: Slot,
+        block: BlockHash,
+        before: u32,
+        but: &[BlockHash],
+        limit: usize,
+    ) -> Vec<BlockHash> {
+        let but: BTreeSet<_> = but.iter().collect();
+        let mut found = Vec::new();
+        let entry = self.trees.find(block);
+        let mut ahead: Vec<_> =
+            (entry.index != NIL).then(|| self.trees.node(entry.index)).into_iter().collect();
+        let mut looked = 0;
+        while let Some(node) = ahead.pop() {
+            looked += 1;
+            if looked > limit {
+                break;
+            }
+            if node.touched < before && !but.contains(&node.hash) && self.trees.stores(node.hash, slot) {
+                found.push(node.hash);
+            }
+            ahead.extend(self.trees.children(node));
+        }
+        found.reverse();
+        found
     }
 
     /// Bytes allocated.

@@ -8,6 +8,7 @@ use super::*;
 use crate::blocks::Kind;
 use crate::host::fake::{FakeHost, FakeShared, Moment};
 use crate::host::{Expect, SharedData};
+use crate::pods::Job;
 
 struct Vm {
     host: FakeHost,
@@ -53,7 +54,7 @@ impl Vm {
     fn store(&mut self, id: &str, hashes: &[BlockHash]) {
         let deltas = [
             Delta::Stored { pod: self.pod(id), parent: None, depth: 0, hashes: hashes.to_vec() },
-            Delta::Routed { pod: self.pod(id) },
+            Delta::Routed { pod: self.pod(id), job: Job::default() },
         ];
         assert_eq!(self.index.append(&self.host, &deltas, OnUnseen::Go), Appended::Done);
     }
@@ -85,15 +86,18 @@ fn what_a_request_costs() {
     vm.tick();
     assert_eq!(vm.catch_up(), Standing::Exact);
     let pod = vm.pod("pod-a");
-    let deltas =
-        [Delta::Stored { pod, parent: None, depth: 0, hashes: (0..100).collect() }, Delta::Routed { pod }];
+    let deltas = [
+        Delta::Stored { pod, parent: None, depth: 0, hashes: (0..100).collect() },
+        Delta::Routed { pod, job: Job::default() },
+    ];
     let nothing_new = vm.calls(|index, host| {
         index.catch_up(host, Budget { entries: 256, hashes: 8192 });
     });
     let append = vm.calls(|index, host| {
         assert_eq!(index.append(host, &deltas, OnUnseen::Return), Appended::Done);
     });
-    let ends = vm.calls(|index, host| index.finished(host, pod));
+    let running = vm.index.started(pod, Job::default());
+    let ends = vm.calls(|index, host| index.finished(host, running));
     assert_eq!((nothing_new, append, ends), (1, 1, 0));
 }
 
@@ -105,13 +109,13 @@ fn a_burst_over_two_workers_is_seen_before_it_is_decided_again() {
     two.tick();
     assert_eq!((one.catch_up(), two.catch_up()), (Standing::Exact, Standing::Exact));
     one.store("pod-b", &[1, 2, 3]);
-    let routed = [Delta::Routed { pod: two.pod("pod-a") }];
+    let routed = [Delta::Routed { pod: two.pod("pod-a"), job: Job::default() }];
     assert_eq!(two.index.append(&two.host, &routed, OnUnseen::Return), Appended::Unseen);
     assert_eq!(two.depth("pod-b", &[1, 2, 3, 4]), 3);
     assert_eq!(two.index.in_flight(two.pod("pod-b").slot), 1);
     assert_eq!(two.index.append(&two.host, &routed, OnUnseen::Return), Appended::Done);
     let pod = two.pod("pod-a");
-    two.index.started(pod);
+    two.index.started(pod, Job::default());
     assert_eq!(two.index.in_flight(pod.slot), 1, "its own entry counts once");
     assert_eq!(one.catch_up(), Standing::Exact);
     assert_eq!(one.index.replica().digest(), two.index.replica().digest());
@@ -238,7 +242,7 @@ fn a_full_ring_drops_and_goes_on() {
     let shared = FakeShared::default();
     let mut vm = Vm::new(&shared, &small());
     vm.tick();
-    let routed = [Delta::Routed { pod: vm.pod("pod-a") }];
+    let routed = [Delta::Routed { pod: vm.pod("pod-a"), job: Job::default() }];
     let mut outcomes = Vec::new();
     for _ in 0..40 {
         outcomes.push(vm.index.append(&vm.host, &routed, OnUnseen::Go));

@@ -32,6 +32,24 @@ pub static BUILT_IN: &[BuiltIn] = &[
 }"#,
     },
     BuiltIn {
+        name: "cost-aware",
+        doc: "The pod that will give the first token soonest, by the tokens that wait there, those of the prompt that it doesn't \
+            hold, and how fast it was; of equals the one that holds more of the prompt, since each copy elsewhere costs room and \
+            work later. For fleets of unequal pods, and where few prefixes make most of the load.",
+        json: r#"{
+  "prepare": [{"type": "prefix"}],
+  "filters": [
+    {"type": "health"},
+    {"type": "model"}
+  ],
+  "scorers": [
+    {"type": "predicted-ttft", "weight": 1},
+    {"type": "prefix", "weight": 0.5}
+  ],
+  "picker": {"type": "best"}
+}"#,
+    },
+    BuiltIn {
         name: "sticky-session",
         doc: "A session stays on the pod that it began on, whatever the load, as long as that pod answers. A new session, \
             and a request without one, goes to the least loaded pod.",

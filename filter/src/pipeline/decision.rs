@@ -81,6 +81,8 @@ impl Decision {
 pub struct Refused {
     /// `type` of the filter.
     pub filter: &'static str,
+    /// Whether all are busy, and nothing else is wrong.
+    pub busy: bool,
 }
 
 #[cfg(test)]

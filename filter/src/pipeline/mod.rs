@@ -31,7 +31,7 @@ pub use decision::{Decision, MAX_FALLBACKS, Order, Refused};
 pub use part::{Body, Input, PodState};
 pub use positions::Positions;
 pub use prepare::is_token;
-pub use profile::{Profile, Scratch, World};
+pub use profile::{Profile, Scratch, Seen, World};
 pub use reference::reference;
 pub use residency::{Matches, Residency};
 pub use rng::Rng;

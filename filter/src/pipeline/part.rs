@@ -7,7 +7,7 @@ use super::rng::Rng;
 use super::slots::{SlotId, Slots};
 use crate::blocks::{BlockSize, Chain};
 use crate::config::Mistakes;
-use crate::pods::Pod;
+use crate::pods::{Engine, Pod, Speed};
 use crate::request::Request;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -56,7 +56,18 @@ pub trait Body {
     fn user(&self) -> Option<&str>;
     /// The chain of the prompt's whole blocks.
     fn chain(&self, size: BlockSize) -> Chain;
+    /// Whether the answer is to be streamed.
+    fn streams(&self) -> bool {
+        false
+    }
+    /// Tokens in a block of the chain that [`Body::chain`] gave, about.
+    fn block_tokens(&self, size: BlockSize) -> f32 {
+        size.bytes() as f32 / BYTES_PER_TOKEN
+    }
 }
+
+/// Bytes of text in a token, about: what tells work and load in tokens where there is no tokenizer.
+const BYTES_PER_TOKEN: f32 = 4.0;
 
 impl Body for Request<'_> {
     fn model(&self) -> Option<&str> {
@@ -70,6 +81,10 @@ impl Body for Request<'_> {
     fn chain(&self, size: BlockSize) -> Chain {
         Request::chain(self, size)
     }
+
+    fn streams(&self) -> bool {
+        self.stream
+    }
 }
 
 /// The request, as preparations see it.
@@ -81,12 +96,40 @@ pub struct Input<'a> {
 }
 
 /// What is known of one pod at this moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PodState {
     /// Requests sent there that have not ended, from all workers.
     pub in_flight: u32,
+    /// Of these, those that wait for their first token.
+    pub waiting: u32,
+    /// Tokens that these still have to have prefilled.
+    pub prefill: u32,
+    /// Tokens of all prompts under way there.
+    pub context: u32,
     /// Does it answer?
     pub healthy: bool,
+    /// Has it all the requests that it may have?
+    pub full: bool,
+    /// Part of its capacity that it takes requests by, above 0: less than 1 after it asked for less.
+    pub share: f32,
+    /// How many times longer it takes than the fleet.
+    pub slowness: f32,
+}
+
+impl Default for PodState {
+    /// An idle pod like any other.
+    fn default() -> Self {
+        Self {
+            in_flight: 0,
+            waiting: 0,
+            prefill: 0,
+            context: 0,
+            healthy: true,
+            full: false,
+            share: 1.0,
+            slowness: 1.0,
+        }
+    }
 }
 
 /// The pods, as filters, scorers and pickers see them; every slice is by position.
@@ -95,6 +138,10 @@ pub struct View<'a> {
     pub pods: &'a [Pod],
     /// What is known now.
     pub states: &'a [PodState],
+    /// What engines said of themselves lately; `None`, or nothing at all, where one didn't.
+    pub engines: &'a [Option<Engine>],
+    /// How long first tokens take.
+    pub speed: Speed,
     /// Requests in flight by weight: comparable between pods of unequal capacity.
     pub load: &'a [f32],
     /// What preparations wrote.
@@ -105,6 +152,31 @@ impl View<'_> {
     /// A pod's load by weight. Unknown positions are infinitely loaded.
     pub fn load(&self, pod: usize) -> f32 {
         self.load.get(pod).copied().unwrap_or(f32::INFINITY)
+    }
+
+    /// What a pod's engine said lately.
+    pub fn engine(&self, pod: usize) -> Option<&Engine> {
+        self.engines.get(pod)?.as_ref()
+    }
+
+    /// Tokens that a pod has to prefill before it comes to this request. What waits there and came from elsewhere is taken to be
+    /// like this request.
+    pub fn tokens_ahead(&self, pod: usize) -> f32 {
+        let Some(state) = self.states.get(pod) else { return 0.0 };
+        let waiting = self.engine(pod).and_then(|engine| engine.waiting).unwrap_or(0.0);
+        let foreign = (waiting - state.waiting as f32).max(0.0);
+        state.prefill as f32 + foreign * self.slots.prompt_tokens()
+    }
+
+    /// Seconds until this request's first token, if it had this many tokens before it.
+    pub fn seconds(&self, pod: usize, tokens: f32) -> f32 {
+        let Some(state) = self.states.get(pod) else { return f32::INFINITY };
+        state.slowness / state.share * self.speed.seconds(tokens)
+    }
+
+    /// Seconds until this request's first token, with all that is ahead and what the pod doesn't hold of its prompt.
+    pub fn first_token(&self, pod: usize) -> f32 {
+        self.seconds(pod, self.tokens_ahead(pod) + self.slots.uncached_tokens(pod))
     }
 
     /// Requests in flight on these pods, with the one that is decided now, over their weights: a mean load that is
@@ -135,6 +207,10 @@ pub trait Prepare {
 pub trait Filter {
     /// Removes from `kept` whatever must not serve this request. May leave nobody: the profile decides what then.
     fn filter(&self, view: &View<'_>, kept: &mut Positions);
+    /// Is whom it takes out busy, and nothing else? Then a request that is refused may come again soon.
+    fn is_about_load(&self) -> bool {
+        false
+    }
 }
 
 /// Rates pods.

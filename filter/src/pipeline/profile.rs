@@ -6,7 +6,7 @@ use super::positions::Positions;
 use super::residency::Residency;
 use super::rng::Rng;
 use super::slots::{SlotId, Slots};
-use crate::pods::Pod;
+use crate::pods::{Engine, Pod, Speed};
 
 /// A checked and built profile. Its parts read only slots that earlier ones write.
 pub struct Profile {
@@ -37,16 +37,26 @@ pub(super) struct ScoreStep {
     pub weight: f32,
 }
 
-/// What a decision looks at besides the request. Slices are by position.
+/// What a decision looks at besides the request.
 pub struct World<'a> {
     /// The configured pods.
     pub pods: &'a [Pod],
-    /// What is known of each now; of the same length.
-    pub states: &'a [PodState],
-    /// Who holds what.
-    pub index: &'a dyn Residency,
+    /// What is known now.
+    pub seen: &'a Seen<'a>,
     /// How many fallbacks are wanted.
     pub fallbacks: usize,
+}
+
+/// What is known at one moment. Slices are by position.
+pub struct Seen<'a> {
+    /// What is known of each pod; of the same length as the pods.
+    pub states: &'a [PodState],
+    /// What engines said of themselves lately; may be shorter.
+    pub engines: &'a [Option<Engine>],
+    /// How long first tokens take.
+    pub speed: Speed,
+    /// Who holds what.
+    pub index: &'a dyn Residency,
 }
 
 /// Buffers and chance, kept from decision to decision. One for each VM.
@@ -98,20 +108,25 @@ impl Profile {
         slots: &mut Slots,
         scratch: &mut Scratch,
     ) -> Result<Decision, Refused> {
+        let Seen { states, engines, speed, index } = *world.seen;
         slots.residency.clear();
         slots.session_pods = Positions::default();
         for step in self.prepare.iter().filter(|step| step.locate) {
-            step.part.locate(slots, world.index);
+            step.part.locate(slots, index);
         }
         let Scratch { rng, load, totals, rows } = scratch;
-        let count = world.pods.len().min(world.states.len());
+        let count = world.pods.len().min(states.len());
         load.clear();
         load.extend(
-            world.pods.iter().zip(world.states).map(|(pod, state)| state.in_flight as f32 / pod.weight),
+            world
+                .pods
+                .iter()
+                .zip(states)
+                .map(|(pod, state)| state.in_flight as f32 / (pod.weight * state.share)),
         );
-        let view = View { pods: world.pods, states: world.states, load, slots };
+        let view = View { pods: world.pods, states, engines, speed, load, slots };
 
-        let mut among = Positions::first(count);
+        let mut among = admitted(states, count)?;
         let mut relaxed = 0_u32;
         for (i, step) in self.filters.iter().enumerate() {
             let mut kept = among;
@@ -119,7 +134,10 @@ impl Profile {
             if !kept.is_empty() {
                 among = kept;
             } else if step.strict {
-                return Err(Refused { filter: step.name });
+                return Err(Refused {
+                    filter: step.name,
+                    busy: step.part.is_about_load() && !among.is_empty(),
+                });
             } else {
                 relaxed |= 1_u32.checked_shl(i as u32).unwrap_or(0);
             }
@@ -139,8 +157,8 @@ impl Profile {
 
         let mut order = Order::new(world.fallbacks);
         self.picker.pick(&view, &among, totals, rng, &mut order);
-        let pod =
-            order.as_slice().first().map(|pod| usize::from(*pod)).ok_or(Refused { filter: "picker" })?;
+        let pod = order.as_slice().first().map(|pod| usize::from(*pod));
+        let pod = pod.ok_or(Refused { filter: "picker", busy: false })?;
         Ok(Decision {
             pod,
             order,
@@ -173,4 +191,18 @@ impl Profile {
             .filter(move |(i, _)| bits >> (*i).min(31) & 1 == 1)
             .map(|(_, step)| step.name)
     }
+}
+
+/// The pods that have room. A pod that doesn't answer is no room while others, which are full, do.
+fn admitted(states: &[PodState], count: usize) -> Result<Positions, Refused> {
+    let mut among = Positions::first(count);
+    let (mut room, mut full) = (false, false);
+    for (i, state) in states.iter().enumerate().take(count) {
+        match state.full {
+            true => among.remove(i),
+            false => room |= state.healthy,
+        }
+        full |= state.full && state.healthy;
+    }
+    if full && !room { Err(Refused { filter: "max_in_flight", busy: true }) } else { Ok(among) }
 }

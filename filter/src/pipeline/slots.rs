@@ -4,6 +4,7 @@
 use super::positions::Positions;
 use super::residency::Matches;
 use crate::blocks::{BlockHash, Chain};
+use crate::pods::Job;
 use std::fmt;
 
 /// Names of slots, for declarations.
@@ -15,6 +16,12 @@ pub enum SlotId {
     Body,
     /// Requests in flight on each pod.
     Load,
+    /// Tokens that pods have to prefill and hold for requests in flight.
+    Work,
+    /// How fast each pod was.
+    Pace,
+    /// What engines say of their queue, batch and cache.
+    Engine,
     /// Which pods answer.
     Health,
     /// Hashes of the prompt's blocks.
@@ -33,7 +40,16 @@ pub enum SlotId {
 
 impl SlotId {
     /// Slots that no part writes: they are always there.
-    pub const GIVEN: [Self; 5] = [Self::Headers, Self::Body, Self::Load, Self::Health, Self::Scores];
+    pub const GIVEN: [Self; 8] = [
+        Self::Headers,
+        Self::Body,
+        Self::Load,
+        Self::Work,
+        Self::Pace,
+        Self::Engine,
+        Self::Health,
+        Self::Scores,
+    ];
 
     /// Its name in messages and documentation.
     pub const fn name(self) -> &'static str {
@@ -41,6 +57,9 @@ impl SlotId {
             Self::Headers => "Headers",
             Self::Body => "Body",
             Self::Load => "Load",
+            Self::Work => "Work",
+            Self::Pace => "Pace",
+            Self::Engine => "Engine",
             Self::Health => "Health",
             Self::Chain => "Chain",
             Self::Residency => "Residency",
@@ -72,6 +91,8 @@ pub struct Slots {
     pub model: Option<String>,
     /// [`SlotId::Chain`]. Empty without a prompt of at least one block.
     pub chain: Chain,
+    /// Tokens in each block of the chain, about.
+    pub block_tokens: f32,
     /// [`SlotId::Residency`].
     pub residency: Matches,
     /// [`SlotId::Session`]: the block that stands for the session in the index. `None` where the request names none.
@@ -83,12 +104,30 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// Tokens of the prompt, about; 0 where no part reads it.
+    pub fn prompt_tokens(&self) -> f32 {
+        // The last block isn't full.
+        (self.chain.blocks() as f32 + 0.5) * self.block_tokens
+    }
+
+    /// Of these, what a pod is not thought to hold.
+    pub fn uncached_tokens(&self, pod: usize) -> f32 {
+        let held = self.residency.depth(pod) as f32 * self.block_tokens;
+        (self.prompt_tokens() - held).max(0.0)
+    }
+
+    /// What the request will make a pod do.
+    pub fn job(&self, pod: usize) -> Job {
+        Job { prefill: self.uncached_tokens(pod) as u32, context: self.prompt_tokens() as u32 }
+    }
+
     /// Empties every slot for the next request, keeping buffers.
     pub fn clear(&mut self) {
-        let Self { turn, model, chain, residency, session, session_pods, hash_key } = self;
+        let Self { turn, model, chain, block_tokens, residency, session, session_pods, hash_key } = self;
         *turn = 0;
         *model = None;
         chain.clear();
+        *block_tokens = 0.0;
         residency.clear();
         *session = None;
         *session_pods = Positions::default();

@@ -1,4 +1,4 @@
-//! Requests in flight at each pod, over all VMs.
+//! What is under way at each pod, over all VMs, and what they learnt of it.
 //!
 //! Own requests are counted exactly. Those of others are the sum of their last [`Ledger`]s, and of the `Routed` entries
 //! that they appended to the log since: so a burst over several workers is seen by each as it happens.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::host::{Cas, Expect, HostResult, SharedData, Versioned, Write};
 use crate::index::{Keys, MAX_SLOTS, PodRef, PodSet, Roster, Slot};
 
-use super::Ledger;
+use super::{Account, Job, Ledger, MOST_MODELS, Pace, Results, Running, Work};
 
 /// Own ticks after which a ledger that did not change is left out.
 pub const SILENT: u32 = 30;
@@ -34,25 +34,27 @@ struct Peer {
 
 #[derive(Debug, Default)]
 struct Routed {
-    /// Position and pod, ascending.
-    entries: VecDeque<(u64, PodRef)>,
+    /// Position, pod and job, ascending by position.
+    entries: VecDeque<(u64, PodRef, Job)>,
     /// Own ticks since the last.
     silent: u32,
 }
 
-/// Requests in flight at each pod.
+/// What is under way at each pod.
 #[derive(Debug)]
 pub struct Load {
     /// Keys that may be used.
     ledgers: usize,
-    /// Own requests by pod; no zeros.
-    own: BTreeMap<PodRef, u32>,
+    /// This life's own, by pod; none that says nothing.
+    own: BTreeMap<PodRef, Account>,
+    /// Own requests of models that are counted, by the model's digest; no zeros.
+    models: BTreeMap<u64, u32>,
     /// By number of the key.
     peers: Vec<Peer>,
     /// By life.
     routed: BTreeMap<u64, Routed>,
-    /// The present generation of each slot, and all requests in flight under it.
-    now: Vec<(PodRef, u32)>,
+    /// The present generation of each slot, and what all lives say of it.
+    now: Vec<(PodRef, Account)>,
     /// Slots of pods of which this life knows by events what they hold.
     exact: PodSet,
     /// The key that this life claimed.
@@ -67,9 +69,10 @@ impl Load {
         Self {
             ledgers,
             own: BTreeMap::new(),
+            models: BTreeMap::new(),
             peers: Vec::new(),
             routed: BTreeMap::new(),
-            now: Slot::all().map(|slot| (PodRef { slot, generation: 0 }, 0)).collect(),
+            now: Slot::all().map(|slot| (PodRef { slot, generation: 0 }, Account::default())).collect(),
             exact: PodSet::EMPTY,
             claimed: None,
             unreadable: 0,
@@ -79,13 +82,33 @@ impl Load {
     /// Requests in flight at the pod that has the slot now.
     #[must_use]
     pub fn in_flight(&self, slot: Slot) -> u32 {
-        self.now.get(slot.index()).map_or(0, |(_, count)| *count)
+        self.account(slot).work.requests
+    }
+
+    /// What is under way at the pod that has the slot now, how fast it was and how it answered.
+    #[must_use]
+    pub fn account(&self, slot: Slot) -> Account {
+        self.now.get(slot.index()).map(|(_, account)| *account).unwrap_or_default()
+    }
+
+    /// Requests in flight for a model that is counted.
+    #[must_use]
+    pub fn of_model(&self, life: u64, model: u64) -> u32 {
+        let others = self.live().filter(|ledger| ledger.life != life).flat_map(|ledger| &ledger.models);
+        let others = others.filter(|(of, _)| *of == model).map(|(_, count)| *count);
+        others.fold(self.models.get(&model).copied().unwrap_or(0), u32::saturating_add)
+    }
+
+    /// Requests in flight over all pods that are in the roster.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.now.iter().map(|(_, account)| u64::from(account.work.requests)).sum()
     }
 
     /// Own requests in flight, over all pods.
     #[must_use]
     pub fn own(&self) -> u64 {
-        self.own.values().map(|count| u64::from(*count)).sum()
+        self.own.values().map(|account| u64::from(account.work.requests)).sum()
     }
 
     /// Whether others can read this life's ledger.
@@ -101,36 +124,81 @@ impl Load {
     }
 
     /// A request was sent to the pod.
-    pub fn started(&mut self, pod: PodRef) {
-        let own = self.own.entry(pod).or_default();
-        *own = own.saturating_add(1);
-        self.add(pod, 1);
+    pub fn started(&mut self, pod: PodRef, job: Job) -> Running {
+        self.change(pod, |account| account.started(job));
+        Running { pod, job, prefilled: false }
+    }
+
+    /// The first token of a request came.
+    pub fn prefilled(&mut self, running: &mut Running) {
+        if !std::mem::replace(&mut running.prefilled, true) {
+            self.change(running.pod, |account| account.prefilled(running.job));
+        }
     }
 
     /// A request that [`Load::started`] ended.
-    pub fn finished(&mut self, pod: PodRef) {
-        let Some(own) = self.own.get_mut(&pod) else { return };
-        *own = own.saturating_sub(1);
-        if *own == 0 {
-            self.own.remove(&pod);
-        }
-        if let Some((of, count)) = self.now.get_mut(pod.slot.index())
-            && *of == pod
-        {
-            *count = count.saturating_sub(1);
+    pub fn finished(&mut self, running: Running) {
+        self.change(running.pod, |account| account.ended(&running));
+    }
+
+    /// A first token took so long.
+    pub fn observed(&mut self, pod: PodRef, pace: Pace) {
+        self.change(pod, |account| account.pace.add(&pace));
+    }
+
+    /// A request was answered, or failed.
+    pub fn answered(&mut self, pod: PodRef, results: Results) {
+        self.change(pod, |account| account.results.add(&results));
+    }
+
+    /// Says whether this life sends the pod nothing, because it failed. Others learn it with the next ledger.
+    pub fn set_open(&mut self, pod: PodRef, open: bool) {
+        if self.own.get(&pod).is_some_and(|account| account.open) != open {
+            self.change(pod, |account| account.open = open);
         }
     }
 
-    fn add(&mut self, pod: PodRef, more: u32) {
-        if let Some((of, count)) = self.now.get_mut(pod.slot.index())
+    /// Whether another living VM sends the pod nothing, because it failed.
+    #[must_use]
+    pub fn is_open_elsewhere(&self, life: u64, pod: PodRef) -> bool {
+        let others = self.live().filter(|ledger| ledger.life != life).flat_map(|ledger| &ledger.accounts);
+        others.into_iter().any(|(of, account)| *of == pod && account.open)
+    }
+
+    /// A request for a model that is counted began.
+    pub fn model_started(&mut self, model: u64) {
+        if self.models.len() < MOST_MODELS || self.models.contains_key(&model) {
+            let count = self.models.entry(model).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// It ended.
+    pub fn model_finished(&mut self, model: u64) {
+        if let Some(count) = self.models.get_mut(&model) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.models.remove(&model);
+            }
+        }
+    }
+
+    /// Changes this life's own account of a pod, and the sum by as much.
+    fn change(&mut self, pod: PodRef, change: impl Fn(&mut Account)) {
+        let own = self.own.entry(pod).or_default();
+        change(own);
+        if *own == Account::default() {
+            self.own.remove(&pod);
+        }
+        if let Some((of, account)) = self.now.get_mut(pod.slot.index())
             && *of == pod
         {
-            *count = count.saturating_add(more);
+            change(account);
         }
     }
 
     /// Another life appended at `seq` that it sent a request to the pod.
-    pub fn routed(&mut self, writer: u64, seq: u64, pod: PodRef) {
+    pub fn routed(&mut self, writer: u64, seq: u64, pod: PodRef, job: Job) {
         if self.routed.len() >= MOST_WRITERS && !self.routed.contains_key(&writer) {
             return;
         }
@@ -139,11 +207,15 @@ impl Load {
         }
         let routed = self.routed.entry(writer).or_default();
         routed.silent = 0;
-        routed.entries.push_back((seq, pod));
+        routed.entries.push_back((seq, pod, job));
         if routed.entries.len() > MOST_ROUTED {
             routed.entries.pop_front();
         }
-        self.add(pod, 1);
+        if let Some((of, account)) = self.now.get_mut(pod.slot.index())
+            && *of == pod
+        {
+            account.started(job);
+        }
     }
 
     fn live(&self) -> impl Iterator<Item = &Ledger> {
@@ -177,6 +249,10 @@ impl Load {
     /// A tick of this VM: what did not change by now has been silent for one more. Call it before the tick's
     /// [`Load::refresh`].
     pub fn tick(&mut self) {
+        self.own.retain(|_, account| {
+            account.age();
+            *account != Account::default()
+        });
         for silent in self.peers.iter_mut().map(|peer| &mut peer.silent) {
             *silent = silent.saturating_add(1);
         }
@@ -220,7 +296,7 @@ impl Load {
             self.live().map(|ledger| (ledger.life, ledger.position)).collect();
         self.routed.retain(|life, routed| {
             match positions.get(life) {
-                Some(position) => routed.entries.retain(|(seq, _)| seq >= position),
+                Some(position) => routed.entries.retain(|(seq, ..)| seq >= position),
                 None if routed.silent >= SILENT => routed.entries.clear(),
                 None => {}
             }
@@ -230,16 +306,18 @@ impl Load {
 
     /// Adds up anew, under the present generations. Call it when the roster changed.
     pub(crate) fn recount(&mut self, life: u64, roster: &Roster) {
-        let mut now: Vec<_> = Slot::all().map(|slot| (roster.at(slot), 0u32)).collect();
+        let mut now: Vec<_> = Slot::all().map(|slot| (roster.at(slot), Account::default())).collect();
         let others = self.live().filter(|ledger| ledger.life != life);
-        let ledgers = others.flat_map(|ledger| ledger.in_flight.iter().copied());
-        let own = self.own.iter().map(|(pod, count)| (*pod, *count));
-        let routed = self.routed.values().flat_map(|routed| routed.entries.iter().map(|(_, pod)| (*pod, 1)));
-        for (pod, count) in own.chain(ledgers).chain(routed) {
+        let ledgers = others.flat_map(|ledger| ledger.accounts.iter().copied());
+        let own = self.own.iter().map(|(pod, account)| (*pod, *account));
+        let routed = self.routed.values().flat_map(|routed| &routed.entries);
+        let routed =
+            routed.map(|(_, pod, job)| (*pod, Account { work: Work::of(*job), ..Account::default() }));
+        for (pod, account) in own.chain(ledgers).chain(routed) {
             if let Some((of, sum)) = now.get_mut(pod.slot.index())
                 && *of == pod
             {
-                *sum = sum.saturating_add(count);
+                sum.add(&account);
             }
         }
         self.now = now;
@@ -254,8 +332,9 @@ impl Load {
         position: u64,
         in_use: PodSet,
     ) -> HostResult<bool> {
-        let in_flight = self.own.iter().map(|(pod, count)| (*pod, *count)).collect();
-        let bytes = Ledger { life, position, in_use, exact: self.exact, in_flight }.write();
+        let accounts = self.own.iter().map(|(pod, account)| (*pod, *account)).collect();
+        let models = self.models.iter().map(|(model, count)| (*model, *count)).collect();
+        let bytes = Ledger { life, position, in_use, exact: self.exact, accounts, models }.write();
         if let Some(number) = self.claimed {
             let key = keys.ledger(number);
             // Another life may have taken the key over while this one was stalled.
@@ -303,6 +382,8 @@ mod tests {
     use super::*;
     use crate::host::fake::FakeShared;
 
+    const JOB: Job = Job { prefill: 300, context: 1000 };
+
     struct Lives {
         shared: FakeShared,
         keys: Keys,
@@ -334,16 +415,16 @@ mod tests {
         let (a, b) = (lives.pod("pod-a"), lives.pod("pod-b"));
         let (mut one, mut two) = (Load::new(4), Load::new(4));
         one.recount(1, &lives.roster);
-        [a, a, b].into_iter().for_each(|pod| one.started(pod));
-        two.started(a);
+        let running: Vec<_> = [a, a, b].into_iter().map(|pod| one.started(pod, JOB)).collect();
+        two.started(a, JOB);
         assert!(lives.tick(1, &mut one, 0) && lives.tick(2, &mut two, 0));
         assert_eq!((two.in_flight(a.slot), two.in_flight(b.slot)), (3, 1));
         lives.tick(1, &mut one, 0);
         assert_eq!((one.in_flight(a.slot), one.in_flight(b.slot)), (3, 1));
-        one.finished(a);
-        one.finished(b);
-        one.finished(b);
-        assert_eq!((one.in_flight(a.slot), one.in_flight(b.slot)), (2, 0));
+        one.finished(running[0]);
+        one.finished(running[2]);
+        one.finished(running[2]);
+        assert_eq!((one.in_flight(a.slot), one.in_flight(b.slot)), (2, 0), "never negative");
         assert_eq!(one.own(), 1);
     }
 
@@ -354,14 +435,14 @@ mod tests {
         let (mut one, mut two) = (Load::new(4), Load::new(4));
         lives.tick(1, &mut one, 5);
         lives.tick(2, &mut two, 5);
-        one.started(a);
-        two.routed(1, 5, a);
-        two.routed(1, 4, a);
+        let running = one.started(a, JOB);
+        two.routed(1, 5, a, JOB);
+        two.routed(1, 4, a, JOB);
         assert_eq!(two.in_flight(a.slot), 1, "position 4 was in the ledger");
         lives.tick(1, &mut one, 6);
         lives.tick(2, &mut two, 6);
-        assert_eq!(two.in_flight(a.slot), 1, "now by the ledger");
-        one.finished(a);
+        assert_eq!(two.account(a.slot).work, Work::of(JOB), "now by the ledger");
+        one.finished(running);
         lives.tick(1, &mut one, 6);
         lives.tick(2, &mut two, 6);
         assert_eq!(two.in_flight(a.slot), 0);
@@ -372,7 +453,7 @@ mod tests {
         let lives = Lives::new();
         let a = lives.pod("pod-a");
         let (mut one, mut two) = (Load::new(4), Load::new(4));
-        one.started(a);
+        one.started(a, JOB);
         lives.tick(1, &mut one, 0);
         for tick in 0..=SILENT {
             assert_eq!(two.in_flight(a.slot), u32::from(tick > 0), "tick {tick}");
@@ -389,7 +470,7 @@ mod tests {
         let lives = Lives::new();
         let a = lives.pod("pod-a");
         let (mut one, mut two, mut three) = (Load::new(2), Load::new(2), Load::new(2));
-        one.started(a);
+        one.started(a, JOB);
         assert!(lives.tick(1, &mut one, 0) && lives.tick(2, &mut two, 0));
         for _ in 0..SILENT {
             assert!(!lives.tick(3, &mut three, 0), "both keys have an owner");
@@ -412,7 +493,7 @@ mod tests {
         let mut lives = Lives::new();
         let old = lives.pod("pod-a");
         let (mut one, mut two) = (Load::new(2), Load::new(2));
-        one.started(old);
+        let running = one.started(old, JOB);
         lives.tick(1, &mut one, 0);
         lives.tick(2, &mut two, 0);
         assert_eq!(two.in_flight(old.slot), 1);
@@ -423,8 +504,8 @@ mod tests {
         one.recount(1, &lives.roster);
         two.recount(2, &lives.roster);
         assert_eq!((one.in_flight(old.slot), two.in_flight(old.slot)), (0, 0));
-        one.started(lives.pod("pod-c"));
-        one.finished(old);
+        one.started(lives.pod("pod-c"), JOB);
+        one.finished(running);
         assert_eq!(one.in_flight(old.slot), 1, "the end of an old stream takes nothing from the new pod");
     }
 }

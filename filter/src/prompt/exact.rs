@@ -51,6 +51,17 @@ impl Body for Exact<'_> {
         self.request.user.as_deref()
     }
 
+    fn streams(&self) -> bool {
+        self.request.stream
+    }
+
+    fn block_tokens(&self, size: BlockSize) -> f32 {
+        match *self.outcome.borrow() {
+            Outcome::Exact | Outcome::Cut => self.settings.block_tokens as f32,
+            _ => self.request.block_tokens(size),
+        }
+    }
+
     fn chain(&self, size: BlockSize) -> Chain {
         let made = match self.delivery.try_borrow_mut() {
             Ok(mut delivery) => delivery.loaded().map(|loaded| self.tokens(loaded)),

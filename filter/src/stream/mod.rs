@@ -3,6 +3,7 @@
 //! Only an inference call whose profile reads the prompt is held for its body; everything else is decided at its headers.
 //! Whatever can't be read goes on unchanged, by load: the engine owns its error messages.
 
+use crate::config::Router;
 use crate::explain::{self, Explanation};
 use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host};
@@ -16,9 +17,15 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use progress::Progress;
+use response::Answer;
+
+mod feedback;
+mod progress;
 mod response;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 /// What Envoy does with the stream after a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +59,10 @@ pub struct Stream {
     headers: HeaderMap,
     slots: Slots,
     sent: Option<Sent>,
-    answered: bool,
+    /// By whose positions it was sent.
+    router: Option<Rc<Router>>,
+    progress: Option<Progress>,
+    answer: Answer,
     explanation: Option<Explanation>,
 }
 
@@ -66,7 +76,9 @@ impl Stream {
             headers: HeaderMap::default(),
             slots: Slots::default(),
             sent: None,
-            answered: false,
+            router: None,
+            progress: None,
+            answer: Answer::default(),
             explanation: None,
         }
     }
@@ -75,9 +87,10 @@ impl Stream {
     pub fn on_request_headers(this: &Rc<RefCell<Self>>, host: &impl Host, end_of_stream: bool) -> Flow {
         let Ok(mut stream) = this.try_borrow_mut() else { return Flow::Continue };
         let plugin = stream.plugin.clone();
-        let settings = plugin.router.settings();
+        let settings = &plugin.settings;
+        let router = plugin.router();
         // Before anything can fail: what a client says here must never steer.
-        let rank = plugin.router.has_ranks().then_some(RANK_HEADER);
+        let rank = router.has_ranks().then_some(RANK_HEADER);
         for name in std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN).chain(rank) {
             let _ = host.remove_header(Headers::Request, name);
         }
@@ -85,7 +98,7 @@ impl Stream {
         if settings.debug_header.as_ref().is_some_and(|name| headers.get(name).is_some()) {
             stream.explanation = Some(Explanation::default());
         }
-        let readable = stream.readable(host, &headers, end_of_stream);
+        let readable = stream.readable(host, &router, &headers, end_of_stream);
         stream.headers = headers;
         let Some(endpoint) = readable else { return stream.decide(host, None) };
         let now = plugin.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
@@ -100,8 +113,13 @@ impl Stream {
     }
 
     /// The endpoint, where the body is to be read and can be expected to be JSON of a size that may be read.
-    fn readable(&self, host: &impl Host, headers: &HeaderMap, end_of_stream: bool) -> Option<Endpoint> {
-        let router = &self.plugin.router;
+    fn readable(
+        &self,
+        host: &impl Host,
+        router: &Router,
+        headers: &HeaderMap,
+        end_of_stream: bool,
+    ) -> Option<Endpoint> {
         let path = headers.text(":path")?;
         let endpoint = Endpoint::of_path(&path)?;
         if end_of_stream
@@ -118,7 +136,7 @@ impl Stream {
             return None;
         }
         let length = headers.text("content-length").and_then(|length| length.parse::<u64>().ok());
-        if length.is_some_and(|length| length > router.settings().max_body_bytes as u64) {
+        if length.is_some_and(|length| length > self.plugin.settings.max_body_bytes as u64) {
             self.plugin.count(host, Metric::TooLarge);
             return None;
         }
@@ -131,7 +149,7 @@ impl Stream {
         if let Ok(mut guard) = self.plugin.guard.try_borrow_mut() {
             guard.body_arrived();
         }
-        if buffered > self.plugin.router.settings().max_body_bytes {
+        if buffered > self.plugin.settings.max_body_bytes {
             self.plugin.count(host, Metric::TooLarge);
             return self.decide(host, None);
         }
@@ -150,7 +168,8 @@ impl Stream {
     }
 
     fn read(&mut self, host: &impl Host, endpoint: Endpoint) -> Flow {
-        let settings = self.plugin.router.settings();
+        let plugin = self.plugin.clone();
+        let settings = &plugin.settings;
         let Ok(body) = host.request_body(settings.max_body_bytes) else {
             self.plugin.count(host, Metric::HostErrors);
             return self.decide(host, None);
@@ -225,13 +244,15 @@ impl Stream {
         let lookup = |name: &str| headers.get(name).map(Cow::into_owned);
         let path = headers.text(":path").unwrap_or_default();
         let model = body.and_then(Body::model);
-        let Some(profile) = plugin.router.select(&path, &lookup, model) else {
+        let router = plugin.router();
+        let Some(profile) = router.select(&path, &lookup, model) else {
             fleet.metrics.add(host, Metric::ByRoundRobin, 1);
             return Flow::Continue;
         };
         let turn = fleet.next_turn();
         profile.prepare(&Input { header: &lookup, body }, turn, &mut self.slots);
-        let outcome = Executor { host, plugin: &plugin }.run(fleet, profile, &mut self.slots);
+        let outcome =
+            Executor { host, plugin: &plugin, router: &router }.run(fleet, profile, &mut self.slots);
         let sent = match outcome {
             workflow::Outcome::Sent(sent) => sent,
             workflow::Outcome::Unsent => {
@@ -240,18 +261,25 @@ impl Stream {
             }
             workflow::Outcome::Refused(refused) => {
                 fleet.metrics.add(host, Metric::Refused, 1);
-                return explain::refuse(host, &refused);
+                return explain::refuse(host, &refused, plugin.settings.admission.retry_after_seconds);
+            }
+            workflow::Outcome::Shed(limit) => {
+                fleet.metrics.add(host, Metric::Shed, 1);
+                return explain::shed(host, limit, plugin.settings.admission.retry_after_seconds);
             }
         };
         count(host, fleet, &sent);
         if let Some(explanation) = &mut self.explanation {
-            explanation.fill(&plugin.router, profile, &fleet.scratch, &sent);
+            explanation.fill(&router, profile, &fleet.scratch, &sent);
         }
-        let state = explain::filter_state(&plugin.router, profile, &sent);
+        let state = explain::filter_state(&router, profile, &sent);
         let _ = host.set_filter_state("warmpath", state.as_bytes());
         let took = host.now().saturating_sub(start).as_micros();
         fleet.metrics.record(host, Metric::DecisionTime, u64::try_from(took).unwrap_or(u64::MAX));
+        self.progress = Progress::begin(host, fleet, &plugin.settings, &sent, body);
+        self.ask_for_load(host, &headers);
         self.sent = Some(sent);
+        self.router = Some(router.clone());
         Flow::Continue
     }
 }

@@ -58,7 +58,7 @@ impl Stand {
         state.properties.insert("upstream.address".into(), from.into());
         state.properties.insert("response.code_details".into(), details.into());
         drop(state);
-        stream.borrow_mut().on_response_headers(&self.host);
+        stream.borrow_mut().on_response_headers(&self.host, false);
     }
 
     fn count(&self, name: &str) -> i64 {
@@ -150,7 +150,7 @@ fn a_pod_that_is_reached_by_its_own_cluster_is_passed_over_when_it_fails() {
         "routing": {"by": "cluster"}, "profile": "least-requests"}"#
         .to_vec();
     let plugin = Vm::default().configure(&host, 1).unwrap();
-    let header = plugin.router.settings().routing.header().to_owned();
+    let header = plugin.settings.routing.header().to_owned();
     let stand = Stand { host, plugin };
     let named = || {
         stand.request("GET", "/v1/models", &[]);
@@ -242,13 +242,15 @@ fn a_request_that_gets_no_body_is_sent_on() {
 fn a_strict_filter_that_leaves_nobody_refuses_in_openai_s_form() {
     let stand = stand(
         r#", "profile": "p", "profiles": {"p": {
-            "filters": [{"type": "concurrency-cap", "max_in_flight": 1, "strict": true}],
+            "filters": [{"type": "health", "strict": true}],
             "picker": {"type": "random"}}}"#,
     );
     stand.request("GET", "/v1/models", &[]);
-    let full = [(); 2].map(|()| stand.stream());
-    for stream in &full {
-        assert_eq!(Stream::on_request_headers(stream, &stand.host, true), Flow::Continue);
+    for _ in 0..2 {
+        let stream = stand.stream();
+        assert_eq!(Stream::on_request_headers(&stream, &stand.host, true), Flow::Continue);
+        let pod = stand.named().split(',').next().unwrap().to_owned();
+        stand.answer(&stream, "503", &pod, "upstream_reset_before_response_started{connection_failure}");
     }
     assert_eq!(Stream::on_request_headers(&stand.stream(), &stand.host, true), Flow::Pause);
     let (status, body) = stand.host.state.borrow().responses[0].clone();
@@ -256,6 +258,59 @@ fn a_strict_filter_that_leaves_nobody_refuses_in_openai_s_form() {
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(body["error"]["type"], "service_unavailable");
     assert_eq!(stand.count("refused"), 1);
+    assert_eq!(stand.count("pods_failed"), 2);
+}
+
+#[test]
+fn who_is_one_too_many_is_told_to_come_again() {
+    for (config, message) in [
+        (
+            r#", "profile": "p", "profiles": {"p": {"filters": [{"type": "concurrency-cap", "max_in_flight": 1, "strict": true}],
+            "picker": {"type": "random"}}}"#,
+            "concurrency-cap",
+        ),
+        (r#", "profile": "random", "admission": {"max_in_flight_per_pod": 1}"#, "max_in_flight"),
+        (
+            r#", "profile": "random", "admission": {"max_in_flight": 2}"#,
+            "2 requests are in flight, which is the limit",
+        ),
+    ] {
+        let stand = stand(config);
+        stand.request("GET", "/v1/models", &[]);
+        let full = [(); 2].map(|()| stand.stream());
+        for stream in &full {
+            assert_eq!(Stream::on_request_headers(stream, &stand.host, true), Flow::Continue, "{message}");
+        }
+        assert_eq!(Stream::on_request_headers(&stand.stream(), &stand.host, true), Flow::Pause, "{message}");
+        let (status, body) = stand.host.state.borrow().responses[0].clone();
+        assert_eq!(status, 429);
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["code"], "rate_limit_exceeded");
+        assert!(body["error"]["message"].as_str().unwrap().contains(message), "{body}");
+        full[0].borrow_mut().on_log(&stand.host);
+        assert_eq!(
+            Stream::on_request_headers(&stand.stream(), &stand.host, true),
+            Flow::Continue,
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_model_has_no_more_in_flight_than_it_may() {
+    let stand = stand(r#", "admission": {"models": {"m": 1}, "retry_after_seconds": 7}"#);
+    let (first, _) = stand.send(&chat("one"));
+    let other = br#"{"model": "other", "messages": [{"role": "user", "content": "x"}]}"#;
+    stand.send(other);
+    stand.host.state.borrow_mut().body = chat("two");
+    let second = stand.stream();
+    assert_eq!(Stream::on_request_headers(&second, &stand.host, false), Flow::Pause);
+    assert_eq!(second.borrow_mut().on_request_body(&stand.host, 10, true), Flow::Pause);
+    let (status, body) = stand.host.state.borrow().responses[0].clone();
+    assert_eq!((status, stand.count("shed")), (429, 1));
+    assert!(String::from_utf8(body).unwrap().contains("Retry after 7 s"));
+    first.borrow_mut().on_log(&stand.host);
+    stand.send(&chat("three"));
 }
 
 #[test]

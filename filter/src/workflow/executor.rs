@@ -1,16 +1,22 @@
 //! The only part of the workflow that talks to Envoy.
 
-use super::plan::{Known, Workflow};
+use super::plan::Workflow;
 use super::record::{self, Record};
+use crate::config::Router;
 use crate::fleet::Fleet;
 use crate::host::{Headers, Host};
 use crate::index::{Appended, BlockHash, Delta, OnUnseen, PodRef, Standing};
 use crate::metrics::Metric;
-use crate::pipeline::{Decision, Profile, Refused, SlotId, Slots};
-use crate::plugin::{Located, Plugin};
+use crate::pipeline::{Decision, Profile, Refused, Seen, SlotId, Slots};
+use crate::places::Located;
+use crate::plugin::Plugin;
+use crate::pods::{Job, Running};
 
 /// By what vLLM is told the data-parallel rank that is to serve a request.
 pub const RANK_HEADER: &str = "x-data-parallel-rank";
+/// Slots that are of no use without what other workers wrote.
+const SHARED: [SlotId; 5] =
+    [SlotId::Load, SlotId::Work, SlotId::Pace, SlotId::Residency, SlotId::SessionResidency];
 
 /// A request that was given a pod.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +27,14 @@ pub struct Sent {
     pub pod: Option<PodRef>,
     /// The data-parallel rank that is asked for, where the pod has several.
     pub rank: u32,
+    /// What the pod has to do for it.
+    pub job: Job,
+    /// Tokens that it has to prefill before.
+    pub ahead: u32,
+    /// Seconds that it is thought to take to the first token.
+    pub predicted: f32,
+    /// The request in the ledger; `None` while the pod has no slot.
+    pub running: Option<Running>,
     /// What was recorded of the request's blocks, if anything was.
     pub record: Option<Record>,
     /// The session, where the index was told that the pod serves it.
@@ -38,8 +52,19 @@ pub enum Outcome {
     Sent(Sent),
     /// A strict filter left nobody.
     Refused(Refused),
+    /// As many requests as may be are in flight already.
+    Shed(Limit),
     /// Envoy refused the routing header: its own policy takes over.
     Unsent,
+}
+
+/// What is not to be exceeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// `admission.max_in_flight`.
+    Total(u32),
+    /// One of `admission.models`.
+    Model(u32),
 }
 
 /// Runs plans for the streams of one plugin configuration.
@@ -48,17 +73,22 @@ pub struct Executor<'a, H: Host> {
     pub host: &'a H,
     /// The configuration.
     pub plugin: &'a Plugin,
+    /// What decides.
+    pub router: &'a Router,
 }
 
 impl<H: Host> Executor<'_, H> {
     /// Decides a prepared request, records the decision for the other workers, and names the pod in the routing header.
     pub fn run(&self, fleet: &mut Fleet, profile: &Profile, slots: &mut Slots) -> Outcome {
-        let plan = Workflow::single(profile);
-        let looks = [SlotId::Load, SlotId::Residency, SlotId::SessionResidency];
-        let standing = match looks.iter().any(|slot| profile.reads(*slot)) {
+        let plan = Workflow::single(self.router, profile);
+        let admission = &self.plugin.settings.admission;
+        let standing = match admission.counts() || SHARED.iter().any(|slot| profile.reads(*slot)) {
             true => fleet.catch_up(self.host),
             false => fleet.index.standing(),
         };
+        if let Some(limit) = admission.exceeded(&fleet.index, slots.model.as_deref()) {
+            return Outcome::Shed(limit);
+        }
         let by_prefix = !slots.chain.is_empty() && profile.reads(SlotId::Residency);
         let ready = standing != Standing::Loading;
         if by_prefix && standing != Standing::Exact {
@@ -66,18 +96,15 @@ impl<H: Host> Executor<'_, H> {
         }
         let mut on_unseen = OnUnseen::Return;
         let sent = loop {
-            let decision = match self.select(fleet, &plan, slots) {
-                Ok(decision) => decision,
+            let mut sent = match self.select(fleet, &plan, slots) {
+                Ok(sent) => sent,
                 Err(refused) => return Outcome::Refused(refused),
             };
-            let rank = self.plugin.rank_of(&fleet.index, decision.pod, &slots.chain);
-            let pod = self.plugin.slot_of(decision.pod, rank);
-            let by_prefix = by_prefix && ready;
-            let is_exact = by_prefix
+            sent.by_prefix = by_prefix && ready;
+            sent.is_exact = sent.by_prefix
                 && !slots.chain.cached.is_empty()
-                && pod.is_some_and(|pod| fleet.index.exact().contains(pod.slot));
-            let mut sent = Sent { decision, pod, rank, record: None, session: None, by_prefix, is_exact };
-            let (Some(pod), true) = (pod, ready) else { break sent };
+                && sent.pod.is_some_and(|pod| fleet.index.exact().contains(pod.slot));
+            let (Some(pod), true) = (sent.pod, ready) else { break sent };
             let deltas = self.deltas(fleet, profile, slots, pod, &mut sent);
             if deltas.is_empty() {
                 break sent;
@@ -95,18 +122,39 @@ impl<H: Host> Executor<'_, H> {
         self.send(fleet, sent)
     }
 
-    fn select(&self, fleet: &mut Fleet, plan: &Workflow<'_>, slots: &mut Slots) -> Result<Decision, Refused> {
+    /// Runs the plan, and looks up what its pod will have to do.
+    fn select(&self, fleet: &mut Fleet, plan: &Workflow<'_>, slots: &mut Slots) -> Result<Sent, Refused> {
         let mut states = std::mem::take(&mut fleet.states);
-        self.plugin.states(fleet, &mut states);
-        let Fleet { index, scratch, .. } = fleet;
-        let known = Known {
-            router: &self.plugin.router,
-            states: &states,
-            index: &Located { plugin: self.plugin, index },
-        };
-        let decision = plan.select(&known, slots, scratch);
+        let speed = self.plugin.states(fleet, &mut states);
+        let decided = self.plugin.with_current(|current| {
+            let Fleet { index, scratch, .. } = &mut *fleet;
+            let engines = current.engines.as_slice();
+            let located = Located { places: &current.places, index };
+            let seen = Seen { states: &states, engines, speed, index: &located };
+            let decision = plan.select(&seen, slots, scratch)?;
+            let rank = current.places.rank_of(index, decision.pod, &slots.chain);
+            Ok((decision, rank, current.places.slot_of(decision.pod, rank)))
+        });
+        let nobody = Refused { filter: "picker", busy: false };
+        let (decision, rank, pod) = decided.unwrap_or(Err(nobody))?;
+        let state = states.get(decision.pod).copied().unwrap_or_default();
         fleet.states = states;
-        decision
+        let (job, ahead) = (slots.job(decision.pod), state.prefill);
+        let tokens = ahead.saturating_add(job.prefill);
+        let predicted = state.slowness * speed.seconds(tokens as f32);
+        Ok(Sent {
+            decision,
+            pod,
+            rank,
+            job,
+            ahead,
+            predicted,
+            running: None,
+            record: None,
+            session: None,
+            by_prefix: false,
+            is_exact: false,
+        })
     }
 
     /// What the log is to be told, noting in `sent` what may have to be taken back.
@@ -122,7 +170,7 @@ impl<H: Host> Executor<'_, H> {
         let decision = &sent.decision;
         let mut deltas = Vec::new();
         if profile.reads(SlotId::Residency) && !slots.chain.is_empty() {
-            let (recorded, record) = record::recorded(replica, pod, &slots.chain, sent.is_exact);
+            let (recorded, record) = record::recorded(replica, pod, &slots.chain, sent.job, sent.is_exact);
             deltas = recorded;
             sent.record = Some(record);
         }
@@ -135,23 +183,22 @@ impl<H: Host> Executor<'_, H> {
         deltas
     }
 
-    fn send(&self, fleet: &mut Fleet, sent: Sent) -> Outcome {
+    fn send(&self, fleet: &mut Fleet, mut sent: Sent) -> Outcome {
         let mut destination = std::mem::take(&mut fleet.destination);
-        self.plugin.router.destination(&sent.decision, &mut destination);
-        let header = self.plugin.router.settings().routing.header();
-        let set = self.host.set_header(Headers::Request, header, &destination);
+        self.router.destination(&sent.decision, &mut destination);
+        let settings = &self.plugin.settings;
+        let set = self.host.set_header(Headers::Request, settings.routing.header(), &destination);
         fleet.destination = destination;
         if set.is_err() {
             fleet.metrics.add(self.host, Metric::HostErrors, 1);
             return Outcome::Unsent;
         }
-        let ranks = self.plugin.router.pods().get(sent.decision.pod).map_or(1, |pod| pod.ranks);
+        let ranks = self.router.pods().get(sent.decision.pod).map_or(1, |pod| pod.ranks);
         if ranks > 1 {
             let _ = self.host.set_header(Headers::Request, RANK_HEADER, &sent.rank.to_string());
         }
-        if let Some(pod) = sent.pod {
-            fleet.index.started(pod);
-        }
+        sent.running = sent.pod.map(|pod| fleet.index.started(pod, sent.job));
+        self.plugin.sent(sent.decision.pod, fleet.ticks());
         Outcome::Sent(sent)
     }
 }

@@ -11,6 +11,6 @@ mod executor;
 mod plan;
 mod record;
 
-pub use executor::{Executor, Outcome, RANK_HEADER, Sent};
-pub use plan::{Known, Selector, Workflow};
+pub use executor::{Executor, Limit, Outcome, RANK_HEADER, Sent};
+pub use plan::{Selector, Workflow};
 pub use record::{Record, recorded, session, withdrawn};

@@ -1,21 +1,12 @@
 //! Selectors, and the plans that they form.
 
 use crate::config::Router;
-use crate::pipeline::{Decision, PodState, Profile, Refused, Residency, Scratch, Slots};
-
-/// What selectors look at besides the request.
-pub struct Known<'a> {
-    /// The configuration.
-    pub router: &'a Router,
-    /// Load and health of the pods, by position.
-    pub states: &'a [PodState],
-    /// Who holds what.
-    pub index: &'a dyn Residency,
-}
+use crate::pipeline::{Decision, Profile, Refused, Scratch, Seen, Slots};
 
 /// One step of a plan: runs a profile on the slots that were prepared for it. It has no side effects, so it can be asked
 /// again when more is known.
 pub struct Selector<'a> {
+    router: &'a Router,
     profile: &'a Profile,
 }
 
@@ -23,11 +14,11 @@ impl Selector<'_> {
     /// Chooses a pod and its fallbacks.
     pub fn select(
         &self,
-        known: &Known<'_>,
+        seen: &Seen<'_>,
         slots: &mut Slots,
         scratch: &mut Scratch,
     ) -> Result<Decision, Refused> {
-        known.router.decide(self.profile, known.states, known.index, slots, scratch)
+        self.router.decide(self.profile, seen, slots, scratch)
     }
 }
 
@@ -38,17 +29,17 @@ pub struct Workflow<'a> {
 
 impl<'a> Workflow<'a> {
     /// One profile, one pod.
-    pub fn single(profile: &'a Profile) -> Self {
-        Self { first: Selector { profile } }
+    pub fn single(router: &'a Router, profile: &'a Profile) -> Self {
+        Self { first: Selector { router, profile } }
     }
 
     /// Runs the plan.
     pub fn select(
         &self,
-        known: &Known<'_>,
+        seen: &Seen<'_>,
         slots: &mut Slots,
         scratch: &mut Scratch,
     ) -> Result<Decision, Refused> {
-        self.first.select(known, slots, scratch)
+        self.first.select(seen, slots, scratch)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::blocks::Chain;
 use crate::index::{BlockHash, Delta, PodRef, Replica};
+use crate::pods::Job;
 
 /// Seconds for which a chain that was used counts as fresh: its next use within them isn't worth an entry.
 const FRESH: u32 = 10;
@@ -17,7 +18,13 @@ pub struct Record {
 
 /// What to append for a request that goes to a pod, and what it may have to take back. Nothing, if that is known already: by
 /// what was routed, or because the pod says itself what it holds (`is_exact`), and that is all of the prompt.
-pub fn recorded(replica: &Replica, pod: PodRef, chain: &Chain, is_exact: bool) -> (Vec<Delta>, Record) {
+pub fn recorded(
+    replica: &Replica,
+    pod: PodRef,
+    chain: &Chain,
+    job: Job,
+    is_exact: bool,
+) -> (Vec<Delta>, Record) {
     let Chain { hashes: chain, cached } = chain;
     let before = replica.table().depth_of(pod.slot, chain);
     let record = Record { pod, before };
@@ -39,7 +46,7 @@ pub fn recorded(replica: &Replica, pod: PodRef, chain: &Chain, is_exact: bool) -
         deltas.push(Delta::Touched { pod, leaf: *leaf });
     }
     if !deltas.is_empty() {
-        deltas.push(Delta::Routed { pod });
+        deltas.push(Delta::Routed { pod, job });
     }
     (deltas, record)
 }
@@ -47,7 +54,7 @@ pub fn recorded(replica: &Replica, pod: PodRef, chain: &Chain, is_exact: bool) -
 /// What to append for a session that goes to `pod`, and no longer to `others`.
 pub fn session(replica: &Replica, pod: PodRef, others: &[PodRef], session: BlockHash) -> Vec<Delta> {
     let alone = Chain { hashes: vec![session], cached: Vec::new() };
-    let (mut deltas, _) = recorded(replica, pod, &alone, false);
+    let (mut deltas, _) = recorded(replica, pod, &alone, Job::default(), false);
     deltas.extend(others.iter().map(|other| Delta::Removed { pod: *other, hashes: vec![session] }));
     deltas
 }

@@ -2,12 +2,15 @@
 //! that prefill one prompt at a time and decode all at once, and an index that knows what was routed.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod fleet;
+
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use warmpath::blocks::{self, BlockHash, BlockSize, Chain};
 use warmpath::config::{Router, load};
 use warmpath::pipeline::{
-    Body, Decision, Input, Matches, PodState, Positions, Residency, Rng, Scratch, Slots,
+    Body, Decision, Input, Matches, PodState, Positions, Residency, Rng, Scratch, Seen, Slots,
 };
+use warmpath::pods::{Engine, Speed};
 
 /// A router over `count` pods named pod-0, ...; `rest` is more of the configuration.
 pub fn router(count: usize, rest: &str) -> Router {
@@ -65,6 +68,14 @@ impl Index {
         }
     }
 
+    pub fn remove(&mut self, pod: usize, hashes: &[BlockHash]) {
+        for hash in hashes {
+            if let Some(pods) = self.0.get_mut(hash) {
+                pods.remove(pod);
+            }
+        }
+    }
+
     pub fn forget(&mut self, pod: usize) {
         self.0.values_mut().for_each(|pods| pods.remove(pod));
     }
@@ -92,6 +103,8 @@ impl Residency for Index {
 pub struct Desk {
     pub router: Router,
     pub states: Vec<PodState>,
+    pub engines: Vec<Option<Engine>>,
+    pub speed: Speed,
     pub index: Index,
     pub slots: Slots,
     pub scratch: Scratch,
@@ -100,10 +113,12 @@ pub struct Desk {
 
 impl Desk {
     pub fn new(router: Router, seed: u64) -> Self {
-        let states = vec![PodState { in_flight: 0, healthy: true }; router.pods().len()];
+        let states = vec![PodState::default(); router.pods().len()];
         Self {
             router,
             states,
+            engines: Vec::new(),
+            speed: Speed::default(),
             index: Index::default(),
             slots: Slots::default(),
             scratch: Scratch::new(seed),
@@ -128,10 +143,19 @@ impl Desk {
         let header = |name: &str| {
             ask.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_bytes().to_vec())
         };
-        let profile = self.router.select("/v1/chat/completions", &header, ask.model.as_deref()).unwrap();
-        self.turn += 1;
-        profile.prepare(&Input { header: &header, body: Some(ask) }, self.turn, &mut self.slots);
-        self.router.decide(profile, &self.states, &self.index, &mut self.slots, &mut self.scratch)
+        let Self { router, states, engines, speed, index, slots, scratch, turn } = self;
+        let profile = router.select("/v1/chat/completions", &header, ask.model.as_deref()).unwrap();
+        *turn += 1;
+        profile.prepare(&Input { header: &header, body: Some(ask) }, *turn, slots);
+        let seen = Seen { states, engines, speed: *speed, index };
+        router.decide(profile, &seen, slots, scratch)
+    }
+
+    /// Decides the last request again, by the only profile.
+    pub fn again(&mut self) -> Result<Decision, warmpath::pipeline::Refused> {
+        let Self { router, states, engines, speed, index, slots, scratch, .. } = self;
+        let seen = Seen { states, engines, speed: *speed, index };
+        router.decide(&router.profiles()[0], &seen, slots, scratch)
     }
 
     pub fn done(&mut self, pod: usize) {

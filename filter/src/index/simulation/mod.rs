@@ -39,6 +39,8 @@ struct Simulation {
 impl Simulation {
     fn new(seed: u64, rng: &mut Rng) -> Self {
         let settings = IndexSettings {
+            text_tokens: 64,
+            block_tokens: 16,
             fingerprint: seed,
             max_blocks: [100, 600, 100_000][rng.below(3) as usize],
             pod_blocks: [6, 20, 1000][rng.below(3) as usize],

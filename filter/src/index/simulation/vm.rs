@@ -10,6 +10,7 @@ use crate::host::fake::FakeHost;
 use crate::index::{
     Appended, BlockHash, Budget, Delta, Depths, Index, OnUnseen, PodRef, Slot, SlotState, Standing,
 };
+use crate::pods::{Job, Running};
 
 pub const PODS: [&str; 6] = ["pod-a", "pod-b", "pod-c", "pod-d", "pod-e", "pod-f"];
 
@@ -29,7 +30,7 @@ pub struct Vm {
     pub number: usize,
     pub host: FakeHost,
     pub index: Index,
-    pub streams: Vec<PodRef>,
+    pub streams: Vec<Running>,
     pub rng: Rng,
     pub hostile: bool,
 }
@@ -113,14 +114,18 @@ impl Vm {
                     hashes: new.to_vec(),
                 },
             };
-            match self.index.append(&self.host, &[chain_delta, Delta::Routed { pod }], on_unseen) {
+            match self.index.append(
+                &self.host,
+                &[chain_delta, Delta::Routed { pod, job: Job::default() }],
+                on_unseen,
+            ) {
                 Appended::Unseen => {
                     assert_eq!(on_unseen, OnUnseen::Return, "asked to go, and did not");
                     on_unseen = OnUnseen::Go;
                 }
                 _ => {
-                    self.index.started(pod);
-                    self.streams.push(pod);
+                    let job = Job { prefill: self.rng.below(500) as u32, context: 500 };
+                    self.streams.push(self.index.started(pod, job));
                     return;
                 }
             }
@@ -154,8 +159,8 @@ impl Vm {
 
     pub fn true_in_flight(&self) -> BTreeMap<PodRef, u32> {
         let mut counts = BTreeMap::new();
-        for pod in &self.streams {
-            *counts.entry(*pod).or_default() += 1;
+        for running in &self.streams {
+            *counts.entry(running.pod).or_default() += 1;
         }
         counts
     }

@@ -57,6 +57,10 @@ impl Part for ConcurrencyCap {
 }
 
 impl Filter for ConcurrencyCap {
+    fn is_about_load(&self) -> bool {
+        true
+    }
+
     fn filter(&self, view: &View<'_>, kept: &mut Positions) {
         let share = self.factor * view.mean_load(kept);
         for (i, (pod, state)) in view.pods.iter().zip(view.states).enumerate() {

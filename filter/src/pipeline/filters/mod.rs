@@ -6,3 +6,4 @@ pub mod health;
 pub mod label;
 pub mod model;
 pub mod prefix_threshold;
+pub mod stick_or_spill;

@@ -33,6 +33,7 @@ impl Prepare for Blocks {
     fn prepare(&self, input: &Input<'_>, slots: &mut Slots) {
         if let Some(body) = input.body {
             slots.chain = body.chain(self.size);
+            slots.block_tokens = body.block_tokens(self.size);
         }
     }
 

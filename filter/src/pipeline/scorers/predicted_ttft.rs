@@ -1,0 +1,54 @@
+//! Pods that will give the first token sooner score more.
+
+use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::pipeline::positions::Positions;
+use crate::pipeline::slots::SlotId;
+use serde::Deserialize;
+
+/// Configuration, and the scorer itself.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PredictedTtft {
+    tolerance: f32,
+}
+
+impl Default for PredictedTtft {
+    fn default() -> Self {
+        Self { tolerance: 0.1 }
+    }
+}
+
+impl Part for PredictedTtft {
+    const NAME: &'static str = "predicted-ttft";
+    const STAGE: Stage = Stage::Score;
+    const DOC: &'static str = "The shortest predicted time to first token over the pod's own. Predicted from the tokens that \
+        wait there to be prefilled, those of this prompt that the pod doesn't hold, and the pod's rate, which is learnt from \
+        the first tokens of streamed answers; a pod that asked for less (429, or 503 with Retry-After) counts as that much \
+        slower.";
+    const FIELDS: &'static [Field] = &[Field {
+        name: "tolerance",
+        kind: "number",
+        default: "`0.1`",
+        doc: "Pods within this part of the shortest time are as good as it, 0 to 10: what was learnt is no more exact.",
+    }];
+    const READS: &'static [SlotId] =
+        &[SlotId::Work, SlotId::Pace, SlotId::Engine, SlotId::Chain, SlotId::Residency];
+
+    fn build(self, site: &mut Site<'_>) -> Built {
+        site.within("tolerance", self.tolerance, 0.0, 10.0);
+        Built::Score(Box::new(self))
+    }
+}
+
+impl Score for PredictedTtft {
+    fn score(&self, view: &View<'_>, among: &Positions, scores: &mut [f32]) {
+        let best = among.iter().map(|pod| view.first_token(pod)).fold(f32::INFINITY, f32::min);
+        let good = best * (1.0 + self.tolerance);
+        for pod in among.iter() {
+            if let Some(score) = scores.get_mut(pod) {
+                let seconds = view.first_token(pod);
+                *score = if seconds <= good { 1.0 } else { good / seconds };
+            }
+        }
+    }
+}

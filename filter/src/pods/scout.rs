@@ -1,0 +1,390 @@
+//! Asks Envoy's admin which pods there are, and engines how they are, and puts what it learns on the [`Board`].
+//!
+//! Of all VMs the one that keeps house asks; every VM reads the board. Engines are asked one after the other over the period, so
+//! that there is never a burst. What can't be learnt changes nothing: pods that were found stay, and what an engine said is
+//! forgotten when it is too old.
+
+use super::board::{self, Board, Content, Told};
+use super::metrics::{Reading, engines};
+use super::{Engine, Lora, MOST_ADAPTERS, Pod, adapter, discovery};
+use crate::config::{DiscoverySettings, MetricsSettings, Router, Routing, Settings};
+use crate::fleet::Fleet;
+use crate::host::{Headers, Host, Level};
+use crate::index::{Delta, OnUnseen};
+use crate::metrics::Metric;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::rc::Rc;
+
+/// Longest answer of Envoy's admin: hosts take about a kilobyte.
+const MAX_ADMIN_BYTES: usize = 8 << 20;
+/// Longest answer of an engine: they are some tens of kilobytes.
+const MAX_METRICS_BYTES: usize = 1 << 20;
+/// Ticks beyond its time-out after which an answer that never came is given up.
+const LOST: u64 = 20;
+/// Ticks after which the board is written though nothing changed: who stops is taken for gone.
+const HEARTBEAT: u64 = 50;
+/// Times in a row that nobody must be found before it is believed.
+const SURE: u32 = 3;
+/// Ticks between complaints of one kind.
+const COMPLAINTS: u64 = 600;
+
+/// What was asked.
+#[derive(Debug)]
+enum Asked {
+    Admin,
+    /// A pod's engine: its identity, and what to call it.
+    Engine {
+        id: String,
+        name: String,
+    },
+}
+
+/// Asks for one configuration, and has its board, in one VM.
+#[derive(Debug)]
+pub struct Scout {
+    board: Board,
+    discovery: Option<DiscoverySettings>,
+    metrics: Option<MetricsSettings>,
+    routing: Routing,
+    /// Whether this VM asks.
+    asks: bool,
+    content: Content,
+    /// Times in a row that nobody was found.
+    empty: u32,
+    changed: bool,
+    written: u64,
+    ticked: Option<u64>,
+    next_look: u64,
+    calls: BTreeMap<u32, (Asked, u64)>,
+    /// Prompt tokens that engines have looked up since they started, by key.
+    queries: BTreeMap<u64, f64>,
+    complained: [Option<u64>; 3],
+}
+
+/// Kinds of complaints.
+#[derive(Clone, Copy)]
+enum Complaint {
+    Admin,
+    Engine,
+    BlockSize,
+}
+
+impl Scout {
+    /// A scout that has asked nothing yet. `fingerprint`: of the configuration.
+    pub fn new(fingerprint: u64, settings: &Settings) -> Self {
+        let stale = settings.metrics.as_ref().map_or(100, |metrics| metrics.stale_ticks);
+        Self {
+            board: Board::new(fingerprint, stale),
+            discovery: settings.discovery.clone(),
+            metrics: settings.metrics.clone(),
+            routing: settings.routing.clone(),
+            asks: false,
+            content: Content::default(),
+            empty: 0,
+            changed: false,
+            written: 0,
+            ticked: None,
+            next_look: 0,
+            calls: BTreeMap::new(),
+            queries: BTreeMap::new(),
+            complained: [None; 3],
+        }
+    }
+
+    /// What was learnt.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// A pod's engine said something in the headers of an answer.
+    pub fn hear(&mut self, id: &str, reading: Reading) {
+        self.board.hear(id, engine(reading));
+    }
+
+    /// Reads the board and, where this VM keeps house, asks who is due. Once a tick, however many configurations share it.
+    pub fn tick(&mut self, host: &impl Host, fleet: &mut Fleet, router: &Rc<Router>) {
+        let now = fleet.ticks();
+        if self.ticked.replace(now) == Some(now) || fleet.index.life().is_none() {
+            return;
+        }
+        if self.board.read(host, now).is_err() {
+            fleet.metrics.add(host, Metric::HostErrors, 1);
+        }
+        let asks = fleet.index.holds_lease();
+        if asks && !self.asks {
+            // What the one before learnt is the beginning.
+            self.content = self.board.content().clone();
+            self.calls.clear();
+        }
+        self.asks = asks;
+        if !asks {
+            return;
+        }
+        self.give_up_lost(host, fleet);
+        self.look(host, fleet);
+        self.ask_engines(host, fleet, router);
+        self.keep_bounds(fleet, router);
+        let due = now.saturating_sub(self.written) >= HEARTBEAT;
+        if (self.changed || due) && matches!(self.board.write(host, &self.content), Ok(true)) {
+            (self.changed, self.written) = (false, now);
+        }
+        let fresh = router.pods().iter().filter(|pod| self.board.told(&pod.id()).is_some()).count();
+        fleet.metrics.record(host, Metric::EnginesHeard, fresh as u64);
+        fleet.metrics.record(host, Metric::Pods, router.pods().len() as u64);
+    }
+
+    fn give_up_lost(&mut self, host: &impl Host, fleet: &Fleet) {
+        let now = fleet.ticks();
+        let lost: Vec<_> =
+            self.calls.iter().filter(|(_, (_, until))| now >= *until).map(|(call, _)| *call).collect();
+        for call in lost {
+            if let Some((asked, _)) = self.calls.remove(&call) {
+                self.failed(host, fleet, &asked, &"no answer came");
+            }
+        }
+    }
+
+    fn look(&mut self, host: &impl Host, fleet: &Fleet) {
+        let Some(discovery) = &self.discovery else { return };
+        let asked = |(asked, _): &(Asked, u64)| matches!(asked, Asked::Admin);
+        if fleet.ticks() < self.next_look || self.calls.values().any(asked) {
+            return;
+        }
+        self.next_look = fleet.ticks().saturating_add(discovery.period.as_millis() as u64 / 100);
+        let path = format!("/clusters?format=json&filter={}", discovery.filter());
+        let headers = [(":method", "GET"), (":path", &*path), (":authority", &*discovery.cluster)];
+        let until = fleet.ticks() + discovery.timeout.as_millis() as u64 / 100 + LOST;
+        match host.call(&discovery.cluster, &headers, discovery.timeout) {
+            Ok(call) => {
+                self.calls.insert(call, (Asked::Admin, until));
+            }
+            Err(error) => self.failed(host, fleet, &Asked::Admin, &error),
+        }
+    }
+
+    /// Asks the engines whose turn it is in this tick: each has its own tick of the period.
+    fn ask_engines(&mut self, host: &impl Host, fleet: &Fleet, router: &Rc<Router>) {
+        let Some(metrics) = self.metrics.clone() else { return };
+        let pods = router.pods();
+        let period = metrics.period_ticks.max(1);
+        let turn = fleet.ticks() % period;
+        let due = pods.iter().enumerate().filter(|(at, _)| *at as u64 * period / pods.len() as u64 == turn);
+        for (_, pod) in due {
+            let id = pod.id();
+            let is_asked =
+                |(asked, _): &(Asked, u64)| matches!(asked, Asked::Engine { id: other, .. } if *other == id);
+            if self.calls.values().any(is_asked) {
+                continue;
+            }
+            let asked = Asked::Engine { id, name: pod.name.clone() };
+            match self.ask(host, &metrics, pod) {
+                Ok(call) => {
+                    let until = fleet.ticks() + metrics.timeout.as_millis() as u64 / 100 + LOST;
+                    self.calls.insert(call, (asked, until));
+                }
+                Err(error) => self.failed(host, fleet, &asked, &error),
+            }
+        }
+    }
+
+    fn ask(&self, host: &impl Host, metrics: &MetricsSettings, pod: &Pod) -> crate::host::HostResult<u32> {
+        let target = match metrics.port.zip(pod.target.rsplit_once(':')) {
+            Some((port, (ip, _))) => format!("{ip}:{port}"),
+            None => pod.target.clone(),
+        };
+        let cluster = metrics.cluster.as_deref().unwrap_or(&pod.target);
+        let mut headers = vec![
+            (":method", "GET"),
+            (":path", &*metrics.path),
+            (":authority", &*target),
+            ("accept", "text/plain"),
+        ];
+        if let Routing::Address { header, .. } = &self.routing {
+            headers.push((header, &target));
+        }
+        let authorization = metrics.api_key.as_ref().map(|key| format!("Bearer {key}"));
+        if let Some(authorization) = &authorization {
+            headers.push(("authorization", authorization));
+        }
+        host.call(cluster, &headers, metrics.timeout)
+    }
+
+    /// An answer came to a call of this VM. Says whether it was for this scout.
+    pub fn on_answer(&mut self, host: &impl Host, fleet: &mut Fleet, call: u32) -> bool {
+        let Some((asked, _)) = self.calls.remove(&call) else { return false };
+        let most = match asked {
+            Asked::Admin => MAX_ADMIN_BYTES,
+            Asked::Engine { .. } => MAX_METRICS_BYTES,
+        };
+        let status = host.header(Headers::Answer, ":status").ok().flatten().unwrap_or_default();
+        let body = match status.as_slice() {
+            b"200" => host.answer_body(most + 1).map_err(|error| error.to_string()),
+            b"" => Err("no answer in time".to_owned()),
+            status => Err(format!("answered {}", String::from_utf8_lossy(status))),
+        };
+        let body = body.and_then(|body| match body.len() {
+            length if length > most => Err(format!("answered more than {most} bytes")),
+            _ => Ok(body),
+        });
+        let learnt = body.and_then(|body| match &asked {
+            Asked::Admin => self.found(&body),
+            Asked::Engine { id, name } => self.said(host, fleet, id, name, &body),
+        });
+        match learnt {
+            Ok(()) => fleet.metrics.add(host, Metric::Asked, 1),
+            Err(error) => self.failed(host, fleet, &asked, &error),
+        }
+        true
+    }
+
+    fn found(&mut self, body: &[u8]) -> Result<(), String> {
+        let found = discovery::read(body)?;
+        self.empty = if found.is_empty() { self.empty.saturating_add(1) } else { 0 };
+        // Something else may have answered, or Envoy has just begun to know the cluster.
+        let sure = !found.is_empty() || self.empty >= SURE;
+        if sure && found != self.content.found {
+            (self.content.found, self.changed) = (found, true);
+        }
+        Ok(())
+    }
+
+    fn said(
+        &mut self,
+        host: &impl Host,
+        fleet: &mut Fleet,
+        id: &str,
+        name: &str,
+        body: &[u8],
+    ) -> Result<(), String> {
+        let Some(metrics) = &self.metrics else { return Ok(()) };
+        let reading = engines::read(body, &metrics.mapping);
+        let reading = reading.ok_or_else(|| format!("none of the series that {} has", metrics.engine))?;
+        let key = board::key(id);
+        if let Some(queries) = reading.prefix_queries {
+            let before = self.queries.insert(key, queries);
+            if before.is_some_and(|before| queries < before) {
+                restarted(host, fleet, id, name);
+            }
+        }
+        let told = Told {
+            block_size: reading.block_size,
+            blocks: reading.blocks.and_then(|blocks| u32::try_from(blocks).ok()),
+            engine: engine(reading),
+            at: fleet.ticks(),
+        };
+        self.content.told.insert(key, told);
+        self.changed = true;
+        Ok(())
+    }
+
+    /// How much each pod is thought to hold follows what its engine says of its cache; and who left is forgotten.
+    fn keep_bounds(&mut self, fleet: &mut Fleet, router: &Rc<Router>) {
+        let keys: BTreeMap<_, _> = router.pods().iter().map(|pod| (board::key(&pod.id()), pod)).collect();
+        self.content.told.retain(|key, _| keys.contains_key(key));
+        self.queries.retain(|key, _| keys.contains_key(key));
+        if router.settings().pod_blocks.is_some() {
+            return;
+        }
+        for (pod, told) in keys.iter().filter_map(|(key, pod)| Some((pod, self.content.told.get(key)?))) {
+            let Some((blocks, size)) = told.blocks.zip(told.block_size) else { continue };
+            // What is told is of all ranks together.
+            let tokens = u64::from(blocks) * u64::from(size) / u64::from(pod.ranks.max(1));
+            for id in pod.cache_ids() {
+                fleet.index.set_pod_tokens(&id, tokens);
+            }
+        }
+    }
+
+    /// Says where blocks are of another size than engines'.
+    pub fn compare_blocks(&mut self, host: &impl Host, fleet: &Fleet, router: &Rc<Router>) {
+        if !self.asks {
+            return;
+        }
+        let tokenizers = &router.settings().tokenizers;
+        let mut others = 0;
+        let mut first = None;
+        for pod in router.pods() {
+            let Some(size) = self.content.told.get(&board::key(&pod.id())).and_then(|told| told.block_size)
+            else {
+                continue;
+            };
+            let serves = |models: &[String]| {
+                pod.models.is_empty() || models.iter().any(|model| pod.models.contains(model))
+            };
+            let wrong =
+                tokenizers.iter().find(|one| serves(&one.models) && one.block_tokens != size as usize);
+            if let Some(tokenizer) = wrong {
+                others += 1;
+                first.get_or_insert((pod.name.clone(), size, tokenizer.block_tokens));
+            }
+        }
+        fleet.metrics.record(host, Metric::OtherBlockSize, others);
+        if let Some((name, size, ours)) = first {
+            self.complain(
+                host,
+                fleet.ticks(),
+                Complaint::BlockSize,
+                &format!(
+                    "warmpath: {name} has blocks of {size} tokens, while tokenizers[].block_tokens is {ours}; set it to {size}, \
+                     or what is predicted is off by up to a block."
+                ),
+            );
+        }
+    }
+
+    fn failed(&mut self, host: &impl Host, fleet: &Fleet, asked: &Asked, why: &dyn Display) {
+        fleet.metrics.add(host, Metric::AskedInVain, 1);
+        let (kind, text) = match asked {
+            Asked::Admin => {
+                let cluster =
+                    self.discovery.as_ref().map(|discovery| discovery.cluster.as_str()).unwrap_or_default();
+                let cure = "the pods that were found before stay. Point discovery.cluster at Envoy's admin";
+                (Complaint::Admin, format!("warmpath: Envoy's admin, by cluster {cluster:?}: {why}; {cure}."))
+            }
+            Asked::Engine { name, .. } => {
+                let path = self.metrics.as_ref().map(|metrics| metrics.path.as_str()).unwrap_or_default();
+                let cure =
+                    "it is scored like the others meanwhile. See metrics.engine, .cluster, .path and .port";
+                (Complaint::Engine, format!("warmpath: {path} of pod {name}: {why}; {cure}."))
+            }
+        };
+        self.complain(host, fleet.ticks(), kind, &text);
+    }
+
+    fn complain(&mut self, host: &impl Host, now: u64, kind: Complaint, text: &str) {
+        let Some(last) = self.complained.get_mut(kind as usize) else { return };
+        if last.is_none_or(|last| now.saturating_sub(last) >= COMPLAINTS) {
+            *last = Some(now);
+            host.log(Level::Warn, text);
+        }
+    }
+}
+
+/// An engine counts from the beginning again: what was routed to it before is gone. One that says itself what it holds says that
+/// too.
+fn restarted(host: &impl Host, fleet: &mut Fleet, id: &str, name: &str) {
+    let exact = *fleet.index.exact();
+    if let Some(pod) = fleet.index.find(id).filter(|pod| !exact.contains(pod.slot)) {
+        host.log(
+            Level::Info,
+            &format!("warmpath: the engine of {name} has started anew, so its cache is empty."),
+        );
+        let _ = fleet.index.append(host, &[Delta::Cleared { pod }], OnUnseen::Go);
+        fleet.metrics.add(host, Metric::Restarted, 1);
+    }
+}
+
+fn engine(reading: Reading) -> Engine {
+    let digests = |names: Vec<String>| names.iter().take(MOST_ADAPTERS).map(|name| adapter(name)).collect();
+    Engine {
+        running: reading.running,
+        waiting: reading.waiting,
+        kv_usage: reading.kv_usage,
+        lora: reading.lora.map(|lora| Lora {
+            max: lora.max,
+            running: digests(lora.running),
+            waiting: digests(lora.waiting),
+        }),
+    }
+}
