@@ -532,6 +532,12 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_are_none_are_counted() {
+        let reading = vllm("?\nvllm:num_requests_running 1\nvllm:num_requests_waiting one\n");
+        assert_eq!((reading.running, reading.waiting, reading.unread), (Some(1.0), None, 2));
+    }
+
+    #[test]
     fn an_engine_sleeps_at_either_level() {
         let state = |awake, level_1, level_2| {
             let line = |state, value| format!("vllm:engine_sleep_state{{sleep_state=\"{state}\"}} {value}\n");

@@ -178,6 +178,7 @@ mod tests {
             "JSON {\"named_metrics\": {\"kv_cache_usage_perc\": 0.5}} x",
             "JSON [1]",
             "JSON {\"named_metrics\": 1}",
+            "JSON {\"named_metrics\": {\"named_metrics\": {\"kv_cache_usage_perc\": 0.5}}}",
             "BIN kv_cache_usage_perc=1",
             "cpu_utilization=0.5",
             "TEXT utilization.kv_cache_usage_perc=0.5",
