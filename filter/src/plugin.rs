@@ -138,6 +138,8 @@ pub struct Current {
     pub breaker: Breaker,
     /// What their engines said lately.
     pub engines: Vec<Option<Engine>>,
+    /// Which tell how much of a prompt was in their cache.
+    tells: Positions,
     /// Which Envoy holds to be down.
     pub down: Positions,
     /// Version of the board that this was read from.
@@ -161,6 +163,7 @@ impl Plugin {
             router,
             places: Places::default(),
             engines: Vec::new(),
+            tells: Positions::default(),
             down: Positions::default(),
             board: 0,
         };
@@ -373,6 +376,21 @@ impl Plugin {
         }
     }
 
+    /// A pod told how much of a prompt was in its cache.
+    pub fn tells_cached(&self, router: &Rc<Router>, position: usize) {
+        if let Ok(mut current) = self.current.try_borrow_mut()
+            && let Some(position) = current.position(router, position)
+        {
+            current.tells.insert(position);
+        }
+    }
+
+    /// Whether a pod ever did.
+    pub fn does_tell_cached(&self, router: &Rc<Router>, position: usize) -> bool {
+        let tells = |current: &Current| Some(current.tells.contains(current.position(router, position)?));
+        self.with_current(tells).flatten().unwrap_or(false)
+    }
+
     /// What an engine said of itself in an answer's headers.
     pub fn hear(&self, router: &Router, position: usize, reading: Reading) {
         if let (Some(pod), Some(scout)) = (router.pods().get(position), &self.scout)
@@ -403,9 +421,11 @@ impl Plugin {
 
     /// Tells the other VMs which pods this one passes over.
     fn tell_breaker(&self, host: &impl Host, fleet: &mut Fleet) {
-        let Ok(current) = self.current.try_borrow() else { return };
+        let Ok(mut current) = self.current.try_borrow_mut() else { return };
         let now = fleet.ticks();
         let mut passed = 0;
+        let Current { router, places, .. } = &mut *current;
+        places.update(router, &fleet.index);
         for position in 0..current.router.pods().len() {
             let open = current.breaker.is_open(position, now);
             for pod in current.places.slots_of(position) {
@@ -510,6 +530,7 @@ impl Current {
         });
         self.breaker.replace(before);
         self.places = Places::default();
+        self.tells = Positions::default();
     }
 }
 

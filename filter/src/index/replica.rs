@@ -89,6 +89,12 @@ impl Replica {
         self.clock
     }
 
+    /// What the clock would be after an entry at this time of the wall clock.
+    #[must_use]
+    pub fn clock_at(&self, time: u32) -> u32 {
+        self.clock.saturating_add(time.saturating_sub(self.last_time).min(LONGEST_STEP))
+    }
+
     /// The wall clock that the last entry bore.
     #[must_use]
     pub fn last_time(&self) -> u32 {
@@ -143,7 +149,7 @@ impl Replica {
     /// Applies the entry at the replica's position.
     pub fn apply(&mut self, entry: &Entry) {
         self.begin();
-        self.clock = self.clock.saturating_add(entry.time.saturating_sub(self.last_time).min(LONGEST_STEP));
+        self.clock = self.clock_at(entry.time);
         self.last_time = entry.time;
         for delta in &entry.deltas {
             self.apply_delta(delta);

@@ -16,8 +16,6 @@ use xxhash_rust::xxh3::xxh3_64;
 const PLACES: usize = 32;
 /// Ticks after which a place whose value didn't change is free: a minute. Whoever has one writes at least every few seconds.
 const SILENT: u64 = 600;
-/// Ticks between looks for the own board while there is none.
-const LOOK: u64 = 10;
 /// Most pods that are told of, those that are found and those that said something.
 const MOST: usize = 4096;
 
@@ -59,7 +57,6 @@ pub struct Board {
     now: u64,
     place: Option<usize>,
     seen: Option<Cas>,
-    looked: Option<u64>,
     /// What stood at each place when this VM wanted one, and since which tick.
     watched: BTreeMap<usize, (Cas, u64)>,
     /// Changes with what is found.
@@ -78,7 +75,6 @@ impl Board {
             now: 0,
             place: None,
             seen: None,
-            looked: None,
             watched: BTreeMap::new(),
             version: 0,
             content: Content::default(),
@@ -135,10 +131,6 @@ impl Board {
                 _ => self.place = None,
             }
         }
-        if self.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK) {
-            return Ok(());
-        }
-        self.looked = Some(now);
         for place in 0..PLACES {
             let Some(there) = host.shared_get(&name(place))? else { break };
             if self.take(&there) {
@@ -193,7 +185,7 @@ impl Board {
                 },
             };
             if host.shared_set(&name(place), &bytes, expect)? == Write::Done {
-                (self.place, self.looked) = (Some(place), None);
+                self.place = Some(place);
                 return Ok(true);
             }
         }

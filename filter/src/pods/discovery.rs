@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Most endpoints of one answer that are read; more are passed over.
 pub const MAX_FOUND: usize = 4096;
-/// Longest name of a cluster, a host or a zone in bytes. Longer ones can be no pod's: each is kept once an endpoint.
-const MAX_TEXT: usize = 1024;
+/// Longest name of a cluster, a host or a zone that is taken: what [`Board`](super::Board) can carry.
+const MAX_TEXT: usize = 255;
 /// Most characters of an error: it may quote what was read.
 const MAX_ERROR: usize = 300;
 
@@ -75,7 +75,9 @@ impl<'de> Visitor<'de> for ClustersVisitor {
         while let Some(cluster) = list.next_element::<RawCluster<'de>>()? {
             if cluster.name.len() <= MAX_TEXT {
                 let room = MAX_FOUND.saturating_sub(found.len());
-                found.extend(cluster.host_statuses.0.iter().take(room).map(|host| host.found(&cluster.name)));
+                let hosts =
+                    cluster.host_statuses.0.iter().filter(|host| !host.health_status.pending_dynamic_removal);
+                found.extend(hosts.take(room).map(|host| host.found(&cluster.name)));
             }
         }
         Ok(Clusters(found))
@@ -199,14 +201,14 @@ struct RawHealth<'a> {
 }
 
 impl RawHealth<'_> {
-    /// What Envoy's own balancers would send to, less the hosts that are leaving.
+    /// What Envoy's own balancers would send to, less the hosts that are leaving. Those that service discovery has dropped are
+    /// not even found: Envoy sends on to them for as long as they pass checks, but what is started there now warms a cache that
+    /// is about to go.
     fn serves(&self) -> bool {
         // Envoy takes a host whose first check is outstanding as one that failed: it sets both flags, and so override_host
         // passes it over.
         let unchecked = self.pending_active_hc;
-        // Envoy sends on to a host that service discovery dropped for as long as it passes checks. But what is started
-        // there now warms a cache that is about to go.
-        let leaving = self.pending_dynamic_removal || self.excluded_via_immediate_hc_fail;
+        let leaving = self.excluded_via_immediate_hc_fail;
         let failed = self.failed_active_health_check || self.failed_outlier_check;
         let told = matches!(&*self.eds_health_status, "UNHEALTHY" | "DRAINING" | "TIMEOUT");
         !(failed || unchecked || leaving || told)
@@ -266,7 +268,6 @@ mod tests {
             (r#""failed_active_health_check": false"#, true),
             (r#""failed_active_health_check": true"#, false),
             (r#""failed_outlier_check": true"#, false),
-            (r#""pending_dynamic_removal": true"#, false),
             (r#""pending_active_hc": true"#, false),
             (r#""excluded_via_immediate_hc_fail": true"#, false),
             (r#""failed_active_health_check": true, "active_hc_timeout": true"#, false),
@@ -297,6 +298,8 @@ mod tests {
             assert_eq!(host(&format!(r#""address": {address}"#)), nothing, "{address}");
         }
         assert_eq!(read(b"{}\n"), Ok(Vec::new()));
+        let dropped = br#"{"cluster_statuses": [{"name": "c", "host_statuses": [{"health_status": {"pending_dynamic_removal": true}}]}]}"#;
+        assert_eq!(read(dropped), Ok(Vec::new()), "service discovery has dropped it");
         assert_eq!(read(br#"{"cluster_statuses": [{"name": "c"}, {}]}"#), Ok(Vec::new()));
         // Names with escapes are no slices of the answer.
         assert_eq!(host(r#""hostname": "a\u0062\n""#).hostname, "ab\n");

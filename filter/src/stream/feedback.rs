@@ -1,6 +1,5 @@
 //! What an answer's `cached_tokens` says of the prediction, and what is withdrawn where it fell short.
 
-use super::usage::Usage;
 use crate::blocks;
 use crate::fleet::Fleet;
 use crate::host::Host;
@@ -51,16 +50,22 @@ impl Prediction {
     ///
     /// The request's own blocks are there by now. But where the pod had lost one of them, it had lost everything that followed
     /// it, too: caches evict a chain's tail before its head. So what other prompts had there in the continuation goes.
-    pub fn compare(&self, host: &impl Host, fleet: &mut Fleet, usage: Usage, chain: &[BlockHash]) {
-        let Some(cached) = usage.cached else { return };
-        let predicted = self.tokens(usage.prompt);
+    pub fn compare(
+        &self,
+        host: &impl Host,
+        fleet: &mut Fleet,
+        prompt: u32,
+        cached: u32,
+        chain: &[BlockHash],
+    ) {
+        let predicted = self.tokens(prompt);
         fleet.metrics.add(host, Metric::FeedbackRequests, 1);
         fleet.metrics.add(host, Metric::FeedbackPredicted, predicted.into());
         fleet.metrics.add(host, Metric::FeedbackCached, cached.into());
         if let Some(percent) = (u64::from(cached) * 100).checked_div(predicted.into()) {
             fleet.metrics.record(host, Metric::FeedbackRatio, percent.min(100));
         }
-        let held = self.held(usage.prompt, cached);
+        let held = self.held(prompt, cached);
         let missing = self.matched - held;
         if self.is_exact || missing <= MARGIN_BLOCKS || missing <= MARGIN * self.matched {
             return;

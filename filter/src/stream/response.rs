@@ -2,7 +2,7 @@
 
 use super::Stream;
 use super::feedback::Prediction;
-use super::usage::{TAIL, Tail};
+use super::usage::{TAIL, Tail, Usage};
 use crate::blocks::Chain;
 use crate::config::Routing;
 use crate::fleet::Fleet;
@@ -76,7 +76,7 @@ impl Stream {
         }
         if (200..300).contains(&status) {
             // It is in the pod's cache from now on: nothing is left to take back.
-            self.answer.prediction = self.prediction(&fleet, served.unwrap_or(sent.decision.pod));
+            self.answer.prediction = self.prediction(served.unwrap_or(sent.decision.pod));
             self.slots.chain.cached = Vec::new();
             if self.answer.prediction.is_none() {
                 self.slots.chain = Chain::default();
@@ -108,10 +108,25 @@ impl Stream {
         if end_of_stream {
             self.answer.prediction = None;
             let usage = self.answer.tail.usage();
-            if let (Some(usage), Ok(mut fleet)) = (usage, self.plugin.fleet.try_borrow_mut()) {
-                prediction.compare(host, &mut fleet, usage, &self.slots.chain.hashes);
+            let cached = usage.and_then(|usage| self.cached(usage));
+            if let (Some(usage), Some(cached), Ok(mut fleet)) =
+                (usage, cached, self.plugin.fleet.try_borrow_mut())
+            {
+                prediction.compare(host, &mut fleet, usage.prompt, cached, &self.slots.chain.hashes);
             }
             self.slots.chain = Chain::default();
+        }
+    }
+
+    /// Tokens that were in the cache. Who tells of some leaves out that there were none.
+    fn cached(&self, usage: Usage) -> Option<u32> {
+        let (router, pod) = (self.router.as_ref()?, self.answer.pod?);
+        match usage.cached {
+            Some(cached) => {
+                self.plugin.tells_cached(router, pod);
+                Some(cached)
+            }
+            None => self.plugin.does_tell_cached(router, pod).then_some(0),
         }
     }
 
@@ -169,7 +184,7 @@ impl Stream {
     }
 
     /// What the pod was thought to hold of a prompt that took part in the decision.
-    fn prediction(&self, fleet: &Fleet, pod: usize) -> Option<Prediction> {
+    fn prediction(&self, pod: usize) -> Option<Prediction> {
         let sent = self.sent.filter(|sent| sent.by_prefix && sent.decision.blocks > 0)?;
         let chain = &self.slots.chain;
         Some(Prediction {
@@ -177,7 +192,7 @@ impl Stream {
             matched: self.slots.residency.depth(pod) as f32,
             blocks: chain.blocks() as f32 + 0.5,
             block_tokens: (!chain.cached.is_empty()).then_some(self.slots.block_tokens),
-            clock: fleet.index.replica().clock(),
+            clock: sent.clock,
             is_exact: sent.is_exact,
         })
     }

@@ -39,6 +39,8 @@ pub struct Sent {
     pub record: Option<Record>,
     /// The session, where the index was told that the pod serves it.
     pub session: Option<BlockHash>,
+    /// The log's clock at that time.
+    pub clock: u32,
     /// Whether the prompt took part in the decision.
     pub by_prefix: bool,
     /// Whether the pod says itself what it holds, and was asked for the prompt's own blocks.
@@ -80,6 +82,10 @@ pub struct Executor<'a, H: Host> {
 impl<H: Host> Executor<'_, H> {
     /// Decides a prepared request, records the decision for the other workers, and names the pod in the routing header.
     pub fn run(&self, fleet: &mut Fleet, profile: &Profile, slots: &mut Slots) -> Outcome {
+        if self.router.pods().is_empty() {
+            // Nobody was found yet, while Envoy may know its endpoints well.
+            return Outcome::Unsent;
+        }
         let plan = Workflow::single(self.router, profile);
         let admission = &self.plugin.settings.admission;
         let standing = match admission.counts() || SHARED.iter().any(|slot| profile.reads(*slot)) {
@@ -141,6 +147,7 @@ impl<H: Host> Executor<'_, H> {
         fleet.states = states;
         let (job, ahead) = (slots.job(decision.pod), state.prefill);
         let tokens = ahead.saturating_add(job.prefill);
+        let wall = u32::try_from(self.host.now().as_secs()).unwrap_or(u32::MAX);
         let predicted = state.slowness * speed.seconds(tokens as f32);
         Ok(Sent {
             decision,
@@ -152,6 +159,7 @@ impl<H: Host> Executor<'_, H> {
             running: None,
             record: None,
             session: None,
+            clock: fleet.index.replica().clock_at(wall),
             by_prefix: false,
             is_exact: false,
         })
