@@ -11,7 +11,7 @@ use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{PodState, Positions};
 use crate::places::Places;
 use crate::pods::metrics::Reading;
-use crate::pods::{Board, Breaker, Engine, Overdue, Pod, Results, Scout, Speed, Verdict, Work};
+use crate::pods::{Board, Breaker, Engine, Overdue, Pod, Results, Scout, Speed, Verdict, Work, key};
 use crate::prompt::delivery::{Delivery, Source, built_in};
 use crate::request;
 use crate::stream::Stream;
@@ -22,6 +22,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Blocks that a pod is thought to hold where nobody says how many.
 const POD_BLOCKS: u32 = 32_768;
+/// Ticks between looks at whether what engines said is stale.
+const NOW_AND_THEN: u64 = 5;
 /// Most connections that are closed with one tick.
 const MOST_CLOSING: usize = 65_536;
 
@@ -142,8 +144,11 @@ pub struct Current {
     tells: Positions,
     /// Which Envoy holds to be down.
     pub down: Positions,
-    /// Version of the board that this was read from.
+    /// By what the board knows them.
+    keys: Vec<u64>,
+    /// Version of the board that this was read from, and its news.
     board: u64,
+    news: u64,
 }
 
 impl Plugin {
@@ -165,7 +170,9 @@ impl Plugin {
             engines: Vec::new(),
             tells: Positions::default(),
             down: Positions::default(),
+            keys: keys(&first),
             board: 0,
+            news: 0,
         };
         let plugin = Self {
             id,
@@ -466,7 +473,6 @@ impl Plugin {
         let Ok(mut fleet) = self.fleet.try_borrow_mut() else { return };
         let router = self.router();
         scout.tick(host, &mut fleet, &router);
-        scout.compare_blocks(host, &fleet, &router);
         let board = scout.board();
         let Ok(mut current) = self.current.try_borrow_mut() else { return };
         if current.board != board.version() {
@@ -492,9 +498,14 @@ impl Plugin {
 
     fn read_board(&self, board: &Board) {
         let Ok(mut current) = self.current.try_borrow_mut() else { return };
-        let router = current.router.clone();
-        let told = |pod: &Pod| board.told(&pod.id()).map(|told| told.engine.clone());
-        current.engines = router.pods().iter().map(told).collect();
+        // Without news, what was told becomes stale.
+        if std::mem::replace(&mut current.news, board.news()) == board.news()
+            && !board.now().is_multiple_of(NOW_AND_THEN)
+        {
+            return;
+        }
+        let told = |key: &u64| board.told(*key).map(|told| told.engine.clone());
+        current.engines = current.keys.iter().map(told).collect();
     }
 
     /// Another router, if the pods that were found make one.
@@ -510,6 +521,10 @@ impl Plugin {
             }
         }
     }
+}
+
+fn keys(router: &Router) -> Vec<u64> {
+    router.pods().iter().map(|pod| key(&pod.id())).collect()
 }
 
 impl Current {
@@ -529,6 +544,8 @@ impl Current {
             old.pods().iter().position(|before| before.name == pod.name && before.target == pod.target)
         });
         self.breaker.replace(before);
+        self.keys = keys(&self.router);
+        self.news = 0;
         self.places = Places::default();
         self.tells = Positions::default();
     }

@@ -61,6 +61,7 @@ pub struct Board {
     watched: BTreeMap<usize, (Cas, u64)>,
     /// Changes with what is found.
     version: u64,
+    news: u64,
     content: Content,
     /// What this VM alone heard.
     heard: BTreeMap<u64, Told>,
@@ -77,6 +78,7 @@ impl Board {
             seen: None,
             watched: BTreeMap::new(),
             version: 0,
+            news: 0,
             content: Content::default(),
             heard: BTreeMap::new(),
         }
@@ -85,6 +87,11 @@ impl Board {
     /// Changes whenever other pods were found.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The last tick of this VM at which it was read.
+    pub fn now(&self) -> u64 {
+        self.now
     }
 
     /// What is written there.
@@ -97,9 +104,13 @@ impl Board {
         &self.content.found
     }
 
-    /// What a pod's engine said last, unless that is too long ago.
-    pub fn told(&self, id: &str) -> Option<&Told> {
-        let key = key(id);
+    /// Changes whenever anything new was read or heard.
+    pub fn news(&self) -> u64 {
+        self.news
+    }
+
+    /// What a pod's engine said last, unless that is too long ago. The pod is named by its [`key`].
+    pub fn told(&self, key: u64) -> Option<&Told> {
         let fresh = |told: &&Told| self.now.saturating_sub(told.at) < self.stale;
         let both = [self.content.told.get(&key), self.heard.get(&key)];
         both.into_iter().flatten().filter(fresh).max_by_key(|told| told.at)
@@ -109,7 +120,7 @@ impl Board {
     pub fn hear(&mut self, id: &str, engine: Engine) {
         let key = key(id);
         // It says less than when it is asked.
-        let before = self.told(id).map(|told| told.engine.clone()).unwrap_or_default();
+        let before = self.told(key).map(|told| told.engine.clone()).unwrap_or_default();
         let engine = Engine {
             running: engine.running.or(before.running),
             waiting: engine.waiting.or(before.waiting),
@@ -118,6 +129,7 @@ impl Board {
         };
         if self.heard.len() < MOST || self.heard.contains_key(&key) {
             self.heard.insert(key, Told { engine, at: self.now, ..Told::default() });
+            self.news += 1;
         }
     }
 
@@ -151,6 +163,7 @@ impl Board {
             return false;
         }
         self.seen = Some(there.cas);
+        self.news += 1;
         if content.found != self.content.found {
             self.version += 1;
         }
@@ -316,17 +329,17 @@ mod tests {
             board.read(&shared, 1000).unwrap();
         }
         assert_eq!((reader.version(), other.version()), (1, 0));
-        assert_eq!(reader.told("a").unwrap().engine.waiting, Some(3.0));
+        assert_eq!(reader.told(key("a")).unwrap().engine.waiting, Some(3.0));
         assert!(!reader.found()[0].healthy);
         reader.read(&shared, 1044).unwrap();
-        assert!(reader.told("a").is_some());
+        assert!(reader.told(key("a")).is_some());
         reader.read(&shared, 1045).unwrap();
-        assert_eq!(reader.told("a"), None, "it was five ticks old when it was written");
+        assert_eq!(reader.told(key("a")), None, "it was five ticks old when it was written");
         assert!(other.write(&shared, &content(9.0, 0)).unwrap());
         writer.read(&shared, 101).unwrap();
         assert!(writer.write(&shared, &content(4.0, 101)).unwrap());
         reader.read(&shared, 1046).unwrap();
-        assert_eq!(reader.told("a").unwrap().engine.waiting, Some(4.0));
+        assert_eq!(reader.told(key("a")).unwrap().engine.waiting, Some(4.0));
         assert_eq!(reader.version(), 1, "the same pods");
         assert_eq!(shared.keys(), 2);
     }
@@ -337,10 +350,10 @@ mod tests {
         let mut board = Board::new(7, 50);
         board.read(&shared, 10).unwrap();
         board.hear("a", Engine { waiting: Some(5.0), ..Engine::default() });
-        assert_eq!(board.told("a").unwrap().engine.waiting, Some(5.0));
+        assert_eq!(board.told(key("a")).unwrap().engine.waiting, Some(5.0));
         board.write(&shared, &content(3.0, 12)).unwrap();
         board.read(&shared, 12).unwrap();
-        assert_eq!(board.told("a").unwrap().engine.waiting, Some(3.0));
+        assert_eq!(board.told(key("a")).unwrap().engine.waiting, Some(3.0));
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod speed;
 mod waiting;
 
 pub use account::{Account, Job, Pace, Results, Running, Work};
-pub use board::{Board, Content, Told};
+pub use board::{Board, Content, Told, key};
 pub use breaker::{Breaker, BreakerSettings, Verdict};
 pub use discovery::Found;
 pub use engine::{Engine, Lora, MOST_ADAPTERS, adapter};

@@ -26,6 +26,8 @@ const LOST: u64 = 20;
 const HEARTBEAT: u64 = 50;
 /// Times in a row that nobody must be found before it is believed.
 const SURE: u32 = 3;
+/// Ticks between looks at what changes rarely.
+const NOW_AND_THEN: u64 = 5;
 /// Ticks between complaints of one kind.
 const COMPLAINTS: u64 = 600;
 
@@ -124,12 +126,24 @@ impl Scout {
         self.give_up_lost(host, fleet);
         self.look(host, fleet);
         self.ask_engines(host, fleet, router);
-        self.keep_bounds(fleet, router);
-        let due = now.saturating_sub(self.written) >= HEARTBEAT;
-        if (self.changed || due) && matches!(self.board.write(host, &self.content), Ok(true)) {
+        if now.is_multiple_of(NOW_AND_THEN) {
+            self.keep_bounds(fleet, router);
+            self.compare_blocks(host, fleet, router);
+            self.report(host, fleet, router);
+        }
+        // What every VM reads and takes in: not with each answer.
+        let pause = self.metrics.as_ref().map_or(1, |metrics| metrics.period_ticks / 4);
+        let since = now.saturating_sub(self.written);
+        if (self.changed && since >= pause || since >= HEARTBEAT)
+            && matches!(self.board.write(host, &self.content), Ok(true))
+        {
             (self.changed, self.written) = (false, now);
         }
-        let fresh = router.pods().iter().filter(|pod| self.board.told(&pod.id()).is_some()).count();
+    }
+
+    fn report(&self, host: &impl Host, fleet: &Fleet, router: &Router) {
+        let keys = router.pods().iter().map(|pod| board::key(&pod.id()));
+        let fresh = keys.filter(|key| self.board.told(*key).is_some()).count();
         fleet.metrics.record(host, Metric::EnginesHeard, fresh as u64);
         fleet.metrics.record(host, Metric::Pods, router.pods().len() as u64);
     }
@@ -297,10 +311,7 @@ impl Scout {
     }
 
     /// Says where blocks are of another size than engines'.
-    pub fn compare_blocks(&mut self, host: &impl Host, fleet: &Fleet, router: &Rc<Router>) {
-        if !self.asks {
-            return;
-        }
+    fn compare_blocks(&mut self, host: &impl Host, fleet: &Fleet, router: &Rc<Router>) {
         let tokenizers = &router.settings().tokenizers;
         let mut others = 0;
         let mut first = None;

@@ -11,7 +11,13 @@ use tokio::net::TcpListener;
 
 const ANSWER: &str = r#"{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
 
+/// What a busy vLLM answers at `/metrics`: 50 KB.
+pub const METRICS: &str = include_str!("../../../filter/tests/data/metrics/vllm-0.32-busy.txt");
+
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path() == "/metrics" {
+        return Ok(Response::new(Full::new(Bytes::from_static(METRICS.as_bytes()))));
+    }
     let mut body = request.into_body();
     while let Some(Ok(_)) = body.frame().await {}
     let mut response = Response::new(Full::new(Bytes::from_static(ANSWER.as_bytes())));

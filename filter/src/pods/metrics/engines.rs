@@ -282,7 +282,8 @@ pub fn read(text: &[u8], mapping: &Mapping) -> Option<Reading> {
     let mut newest: Option<(f64, Labels<'_>)> = None;
     let mut is_there = false;
     let mut samples = Samples::new(text);
-    for sample in samples.by_ref() {
+    let is_wanted = |name: &[u8]| mapping.rules.iter().any(|rule| rule.name.as_bytes() == name);
+    while let Some(sample) = samples.next_of(is_wanted) {
         for (rule, sum) in found.rules.iter().zip(&mut found.sums) {
             if rule.name != sample.name || !rule.only.iter().all(|only| only.is_met(&sample.labels)) {
                 continue;
@@ -533,7 +534,9 @@ mod tests {
 
     #[test]
     fn lines_that_are_none_are_counted() {
-        let reading = vllm("?\nvllm:num_requests_running 1\nvllm:num_requests_waiting one\n");
+        let reading = vllm(
+            "?\nvllm:num_requests_running 1\nvllm:num_requests_waiting one\nvllm:num_requests_waiting\n",
+        );
         assert_eq!((reading.running, reading.waiting, reading.unread), (Some(1.0), None, 2));
     }
 

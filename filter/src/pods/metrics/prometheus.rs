@@ -35,7 +35,7 @@ impl<'a> Samples<'a> {
         Self { rest: Some(text), unread: 0 }
     }
 
-    /// Lines up to here that are neither samples nor comments nor empty.
+    /// Lines up to here, of those that were read, that are neither samples nor comments nor empty.
     pub fn unread(&self) -> u64 {
         self.unread
     }
@@ -55,13 +55,18 @@ impl<'a> Samples<'a> {
     }
 }
 
-impl<'a> Iterator for Samples<'a> {
-    type Item = Sample<'a>;
-    fn next(&mut self) -> Option<Sample<'a>> {
+impl<'a> Samples<'a> {
+    /// The next sample whose name is wanted. Of the other lines nothing is read but what stands where a name would, which is
+    /// most of the work of reading a text of which little is wanted.
+    pub fn next_of(&mut self, is_wanted: impl Fn(&[u8]) -> bool) -> Option<Sample<'a>> {
         loop {
             let line = self.line()?;
             let line = blank(line.strip_suffix(b"\r").unwrap_or(line));
             if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let end = line.iter().position(|byte| matches!(byte, b'{' | b' ' | b'\t')).unwrap_or(line.len());
+            if !line.get(..end).is_some_and(&is_wanted) {
                 continue;
             }
             let sample = std::str::from_utf8(line).ok().and_then(sample);
@@ -70,6 +75,14 @@ impl<'a> Iterator for Samples<'a> {
             }
             self.unread += 1;
         }
+    }
+}
+
+impl<'a> Iterator for Samples<'a> {
+    type Item = Sample<'a>;
+
+    fn next(&mut self) -> Option<Sample<'a>> {
+        self.next_of(|_| true)
     }
 }
 
