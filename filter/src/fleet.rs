@@ -5,11 +5,11 @@
 
 use crate::events::Feeds;
 use crate::host::Host;
-use crate::index::{Budget, Delta, Index, IndexSettings, OnUnseen, Standing};
+use crate::index::{Budget, Delta, Index, IndexSettings, OnUnseen, PodRef, Standing};
 use crate::metrics::{Metric, Metrics};
 use crate::pipeline::{PodState, Scratch};
-use crate::pods::{Pace, Speed, Waiting};
-use std::collections::BTreeMap;
+use crate::pods::{Pace, Speed};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is applied of the log before a request is decided, 2 to 4 ms' worth at most. More waits for the tick.
 const CATCH_UP: Budget = Budget { entries: 256, hashes: 8192 };
@@ -24,14 +24,14 @@ pub struct Fleet {
     pub scratch: Scratch,
     /// What engines say that they hold.
     pub feeds: Feeds,
-    /// Own requests that wait for their first token.
-    pub waiting: Waiting,
     /// What is counted.
     pub metrics: Metrics,
     /// Buffer for what is known of the pods, kept from decision to decision.
     pub states: Vec<PodState>,
     /// Buffer for the routing header, likewise.
     pub destination: String,
+    /// Pods that are sent nothing because they failed, by the plugin configuration that found that.
+    open: BTreeMap<u32, BTreeSet<PodRef>>,
     /// Identities of pods, by the plugin configuration that names them.
     named: BTreeMap<u32, Vec<String>>,
     /// As of the last tick.
@@ -58,11 +58,11 @@ impl Fleet {
             index: Index::new(settings),
             scratch: Scratch::new(0),
             feeds: Feeds::default(),
-            waiting: Waiting::default(),
             speed: Speed::default(),
             metrics,
             states: Vec::new(),
             destination: String::new(),
+            open: BTreeMap::new(),
             named: BTreeMap::new(),
             ticks: 0,
             turn: 0,
@@ -93,6 +93,7 @@ impl Fleet {
     /// A plugin configuration ended.
     pub fn forget(&mut self, plugin: u32) {
         self.named.remove(&plugin);
+        self.set_open(plugin, BTreeSet::new());
         self.set_pods();
     }
 
@@ -134,6 +135,22 @@ impl Fleet {
         self.seed(host);
         self.speed = self.fit();
         self.report(host);
+    }
+
+    /// Says which pods a plugin configuration sends nothing, because they failed.
+    pub fn set_open(&mut self, plugin: u32, pods: BTreeSet<PodRef>) {
+        match pods.is_empty() {
+            true => drop(self.open.remove(&plugin)),
+            false => drop(self.open.insert(plugin, pods)),
+        }
+        let all = self.open.values().flatten().copied().collect();
+        self.index.load_mut().set_open(&all);
+    }
+
+    /// Whether another VM, or another configuration of this one, sends a pod nothing because it failed.
+    pub fn is_open_elsewhere(&self, plugin: u32, pod: PodRef) -> bool {
+        let mut others = self.open.iter().filter(|(other, _)| **other != plugin);
+        others.any(|(_, pods)| pods.contains(&pod)) || self.index.is_open_elsewhere(pod)
     }
 
     /// How long first tokens take, in the whole fleet.

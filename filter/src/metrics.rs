@@ -54,6 +54,7 @@ metrics! {
     OtherBlockSize Gauge "engines_other_block_size" "Pods whose blocks have another size than their model's tokenizers[].block_tokens.";
     Restarted Counter "engines_restarted" "Engines that began to count anew: they started, and what was routed to them is gone.";
     Pods Gauge "pods" "Pods that are decided among, in the VM that keeps house.";
+    LeftOut Gauge "pods_left_out" "Endpoints that were found and can be no pods: too many, without an IP address, or under a name that no pod may have.";
     Withdrawn Counter "withdrawn" "Requests that failed, so that what they were to leave in a cache was withdrawn.";
     LogFull Counter "log_full" "Speculative entries dropped, because a checkpoint was due.";
     LogFailed Counter "log_failed" "Entries that could not be appended.";

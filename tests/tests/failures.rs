@@ -224,7 +224,8 @@ fn a_busy_pod_is_sent_less_and_not_left() {
     assert_eq!((stat(&envoy, "pods_busy"), stat(&envoy, "pods_failed")), (4, 0));
     let after = load(&envoy, 8, 80, 30, false);
     let counts = shares(&after);
-    assert!((1..=30).contains(&counts["pod-1"]), "a smaller part, and some: {counts:?}");
+    let (busy, other) = (counts["pod-1"], counts["pod-2"]);
+    assert!(busy > 0 && busy * 4 < other * 3, "a smaller part, about half as much: {counts:?}");
     assert_nothing_in_flight(&envoy);
 }
 

@@ -6,7 +6,7 @@ use super::raw::{RawAdmission, RawBreaker, RawMetrics, RawNames, RawNumber, RawU
 use super::router::Routing;
 use crate::index::Index;
 use crate::pods::metrics::engines::{Mapping, Names, Number, Usage};
-use crate::pods::{BreakerSettings, MOST_MODELS};
+use crate::pods::{BreakerSettings, MOST_MODELS, Pod};
 use crate::workflow::Limit;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,8 +55,11 @@ pub struct Admission {
 
 impl Admission {
     /// Whether anything is bounded, so that it must be known what is in flight.
-    pub fn counts(&self) -> bool {
-        self.max_in_flight.is_some() || self.max_in_flight_per_pod.is_some() || !self.models.is_empty()
+    pub fn counts(&self, pods: &[Pod]) -> bool {
+        self.max_in_flight.is_some()
+            || self.max_in_flight_per_pod.is_some()
+            || !self.models.is_empty()
+            || pods.iter().any(|pod| pod.max_in_flight.is_some())
     }
 
     /// By what requests of a model are counted, if they are.
@@ -133,8 +136,20 @@ pub(super) fn metrics(
         (Routing::Cluster { .. }, _) => raw.cluster.clone(),
         (Routing::Address { .. }, cluster) => cluster.map(str::to_owned),
     };
-    if let (Routing::Cluster { .. }, Some(_)) = (routing, raw.port) {
-        mistakes.add("metrics.port", "is of no use where routing.by is \"cluster\"; remove it");
+    match (routing, &raw.cluster, raw.port) {
+        (Routing::Cluster { .. }, _, Some(_)) => {
+            mistakes.add("metrics.port", "is of no use where routing.by is \"cluster\"; remove it");
+        }
+        (Routing::Cluster { .. }, Some(_), _) => {
+            let cure =
+                "is of no use where routing.by is \"cluster\", since each pod is asked by its own; remove it";
+            mistakes.add("metrics.cluster", cure);
+        }
+        (Routing::Address { .. }, None, Some(_)) => {
+            let cure = "is another than the pods' own: name in metrics.cluster the Envoy cluster with override_host that has them at it";
+            mistakes.add("metrics.port", cure);
+        }
+        _ => {}
     }
     Some(MetricsSettings {
         engine: engine.to_owned(),

@@ -173,8 +173,11 @@ impl Router {
         &self.profiles
     }
 
-    /// Must this request's body be read before it can be decided: by the profile, or to know the profile?
+    /// Must this request's body be read before it can be decided: by the profile, to know the profile, or to count it by model?
     pub fn needs_body(&self, path: &str, header: HeaderLookup<'_>) -> bool {
+        if !self.settings.admission.models.is_empty() {
+            return true;
+        }
         let profile = match self.rules.iter().find(|rule| rule.matches_head(path, header)) {
             Some(rule) if rule.model.is_some() => return true,
             Some(rule) => rule.profile,

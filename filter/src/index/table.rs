@@ -319,7 +319,7 @@ impl Table {
             if node.touched < before && !but.contains(&node.hash) && self.trees.stores(node.hash, slot) {
                 found.push(node.hash);
             }
-            ahead.extend(self.trees.children(node));
+            ahead.extend(self.trees.children(node).take(limit.saturating_sub(looked + ahead.len())));
         }
         found.reverse();
         found

@@ -60,6 +60,10 @@ pub trait Body {
     fn streams(&self) -> bool {
         false
     }
+    /// Whether the engine computes the whole prompt, whatever its cache holds.
+    fn computes_all(&self) -> bool {
+        false
+    }
     /// Tokens in a block of the chain that [`Body::chain`] gave, about.
     fn block_tokens(&self, size: BlockSize) -> f32 {
         size.bytes() as f32 / BYTES_PER_TOKEN
@@ -84,6 +88,10 @@ impl Body for Request<'_> {
 
     fn streams(&self) -> bool {
         self.stream
+    }
+
+    fn computes_all(&self) -> bool {
+        self.computes_all
     }
 }
 

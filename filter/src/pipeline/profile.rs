@@ -196,13 +196,18 @@ impl Profile {
 /// The pods that have room. A pod that doesn't answer is no room while others, which are full, do.
 fn admitted(states: &[PodState], count: usize) -> Result<Positions, Refused> {
     let mut among = Positions::first(count);
-    let (mut room, mut full) = (false, false);
+    let (mut room, mut full, mut any_full) = (false, false, false);
     for (i, state) in states.iter().enumerate().take(count) {
         match state.full {
             true => among.remove(i),
             false => room |= state.healthy,
         }
         full |= state.full && state.healthy;
+        any_full |= state.full;
     }
-    if full && !room { Err(Refused { filter: "max_in_flight", busy: true }) } else { Ok(among) }
+    if full && !room || any_full && among.is_empty() {
+        Err(Refused { filter: "max_in_flight", busy: true })
+    } else {
+        Ok(among)
+    }
 }

@@ -7,6 +7,8 @@ use crate::index::wire::{Put, Reader};
 const PACE_HALVES: f32 = 600.0;
 /// The same for how it answered: ten seconds.
 const RESULTS_HALVE: f32 = 100.0;
+/// Tokens ahead of a first token that are taken for true.
+const MOST_AHEAD: u32 = 50_000_000;
 /// What weighs less is forgotten.
 const NOTHING: f32 = 0.01;
 
@@ -90,7 +92,8 @@ pub struct Pace {
 impl Pace {
     /// One first token, with so many tokens ahead of it.
     pub fn of(tokens: u32, seconds: f32) -> Self {
-        let work = tokens as f32 / 1000.0;
+        // More than fits any fleet is somebody's invention.
+        let work = tokens.min(MOST_AHEAD) as f32 / 1000.0;
         Self { count: 1.0, work, seconds, work_squared: work * work, work_seconds: work * seconds }
     }
 

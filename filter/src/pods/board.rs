@@ -30,8 +30,8 @@ pub struct Told {
     pub block_size: Option<u32>,
     /// Blocks of its KV cache.
     pub blocks: Option<u32>,
-    /// The tick of this VM at which it said so, as far as this VM can know.
-    pub at: u64,
+    /// The tick of this VM at which it said so; below 0 where that was before the VM began.
+    pub at: i64,
 }
 
 /// What is written.
@@ -110,25 +110,33 @@ impl Board {
     }
 
     /// What a pod's engine said last, unless that is too long ago. The pod is named by its [`key`].
-    pub fn told(&self, key: u64) -> Option<&Told> {
-        let fresh = |told: &&Told| self.now.saturating_sub(told.at) < self.stale;
-        let both = [self.content.told.get(&key), self.heard.get(&key)];
-        both.into_iter().flatten().filter(fresh).max_by_key(|told| told.at)
+    pub fn told(&self, key: u64) -> Option<Engine> {
+        let fresh = |told: &&Told| (self.now as i64).saturating_sub(told.at) < self.stale as i64;
+        let told = self.content.told.get(&key).filter(fresh);
+        let heard = self.heard.get(&key).filter(fresh);
+        let (newer, older) = match (told, heard) {
+            (Some(told), Some(heard)) if heard.at > told.at => (heard, Some(told)),
+            (Some(told), heard) => (told, heard),
+            (None, heard) => (heard?, None),
+        };
+        // What is heard is less than what is asked for.
+        let older = older.map(|told| told.engine.clone()).unwrap_or_default();
+        let Engine { running, waiting, kv_usage, asleep, lora } = newer.engine.clone();
+        Some(Engine {
+            running: running.or(older.running),
+            waiting: waiting.or(older.waiting),
+            kv_usage: kv_usage.or(older.kv_usage),
+            // Who answers is awake.
+            asleep,
+            lora: lora.or(older.lora),
+        })
     }
 
     /// A pod's engine said something to this VM.
     pub fn hear(&mut self, id: &str, engine: Engine) {
         let key = key(id);
-        // It says less than when it is asked.
-        let before = self.told(key).map(|told| told.engine.clone()).unwrap_or_default();
-        let engine = Engine {
-            running: engine.running.or(before.running),
-            waiting: engine.waiting.or(before.waiting),
-            kv_usage: engine.kv_usage.or(before.kv_usage),
-            lora: engine.lora.or(before.lora),
-        };
         if self.heard.len() < MOST || self.heard.contains_key(&key) {
-            self.heard.insert(key, Told { engine, at: self.now, ..Told::default() });
+            self.heard.insert(key, Told { engine, at: self.now as i64, ..Told::default() });
             self.news += 1;
         }
     }
@@ -136,7 +144,7 @@ impl Board {
     /// Reads what is new. `now` counts this VM's ticks.
     pub fn read(&mut self, host: &impl SharedData, now: u64) -> HostResult<()> {
         self.now = now;
-        self.heard.retain(|_, told| now.saturating_sub(told.at) < self.stale);
+        self.heard.retain(|_, told| (now as i64).saturating_sub(told.at) < self.stale as i64);
         if let Some(place) = self.place {
             match host.shared_get(&name(place))? {
                 Some(there) if self.take(&there) => return Ok(()),
@@ -227,12 +235,13 @@ fn write(fingerprint: u64, content: &Content, now: u64) -> Vec<u8> {
     out.put_u16(u16::try_from(content.told.len().min(MOST)).unwrap_or(u16::MAX));
     for (key, Told { engine, block_size, blocks, at }) in content.told.iter().take(MOST) {
         out.put_u64(*key);
-        out.put_u32(u32::try_from(now.saturating_sub(*at)).unwrap_or(u32::MAX));
+        out.put_u32(u32::try_from((now as i64).saturating_sub(*at).max(0)).unwrap_or(u32::MAX));
         for number in [engine.running, engine.waiting, engine.kv_usage] {
             out.put_u32(number.unwrap_or(f32::NAN).to_bits());
         }
         out.put_u32(block_size.unwrap_or(0));
         out.put_u32(blocks.unwrap_or(0));
+        out.put_u8(u8::from(engine.asleep));
         let Some(Lora { max, running, waiting }) = &engine.lora else {
             out.put_u8(0);
             continue;
@@ -273,11 +282,12 @@ fn found(from: &mut Reader<'_>) -> Option<Found> {
 }
 
 fn told(from: &mut Reader<'_>, now: u64) -> Option<Told> {
-    let at = now.checked_sub(u64::from(from.u32()?));
+    let at = (now as i64).saturating_sub(i64::from(from.u32()?));
     let mut number = || Some(Some(f32::from_bits(from.u32()?)).filter(|number| (0.0..1e9).contains(number)));
     let (running, waiting, kv_usage) = (number()?, number()?, number()?);
     let mut positive = || Some(Some(from.u32()?).filter(|number| *number > 0));
     let (block_size, blocks) = (positive()?, positive()?);
+    let asleep = from.u8()? == 1;
     let lora = match from.u8()? {
         0 => None,
         _ => {
@@ -290,13 +300,7 @@ fn told(from: &mut Reader<'_>, now: u64) -> Option<Told> {
             Some(Lora { max, running: adapters()?, waiting: adapters()? })
         }
     };
-    // A VM that began to tick after that can't say when it was: long ago.
-    Some(Told {
-        engine: Engine { running, waiting, kv_usage, lora },
-        block_size,
-        blocks,
-        at: at.unwrap_or(0),
-    })
+    Some(Told { engine: Engine { running, waiting, kv_usage, asleep, lora }, block_size, blocks, at })
 }
 
 #[cfg(test)]
@@ -305,7 +309,7 @@ mod tests {
     use crate::host::fake::FakeShared;
     use proptest::prelude::*;
 
-    fn content(waiting: f32, at: u64) -> Content {
+    fn content(waiting: f32, at: i64) -> Content {
         let engine = Engine { waiting: Some(waiting), ..Engine::default() };
         let found = vec![Found {
             cluster: "pods".into(),
@@ -329,7 +333,7 @@ mod tests {
             board.read(&shared, 1000).unwrap();
         }
         assert_eq!((reader.version(), other.version()), (1, 0));
-        assert_eq!(reader.told(key("a")).unwrap().engine.waiting, Some(3.0));
+        assert_eq!(reader.told(key("a")).unwrap().waiting, Some(3.0));
         assert!(!reader.found()[0].healthy);
         reader.read(&shared, 1044).unwrap();
         assert!(reader.told(key("a")).is_some());
@@ -339,7 +343,7 @@ mod tests {
         writer.read(&shared, 101).unwrap();
         assert!(writer.write(&shared, &content(4.0, 101)).unwrap());
         reader.read(&shared, 1046).unwrap();
-        assert_eq!(reader.told(key("a")).unwrap().engine.waiting, Some(4.0));
+        assert_eq!(reader.told(key("a")).unwrap().waiting, Some(4.0));
         assert_eq!(reader.version(), 1, "the same pods");
         assert_eq!(shared.keys(), 2);
     }
@@ -350,10 +354,10 @@ mod tests {
         let mut board = Board::new(7, 50);
         board.read(&shared, 10).unwrap();
         board.hear("a", Engine { waiting: Some(5.0), ..Engine::default() });
-        assert_eq!(board.told(key("a")).unwrap().engine.waiting, Some(5.0));
+        assert_eq!(board.told(key("a")).unwrap().waiting, Some(5.0));
         board.write(&shared, &content(3.0, 12)).unwrap();
         board.read(&shared, 12).unwrap();
-        assert_eq!(board.told(key("a")).unwrap().engine.waiting, Some(3.0));
+        assert_eq!(board.told(key("a")).unwrap().waiting, Some(3.0));
     }
 
     #[test]
@@ -366,7 +370,7 @@ mod tests {
         let (mut living, mut tick) = (Board::new(0, 50), 0);
         let taken = loop {
             living.read(&shared, tick).unwrap();
-            assert!(living.write(&shared, &content(1.0, tick)).unwrap(), "tick {tick}");
+            assert!(living.write(&shared, &content(1.0, tick as i64)).unwrap(), "tick {tick}");
             late.read(&shared, tick).unwrap();
             if late.write(&shared, &Content::default()).unwrap() {
                 break tick;

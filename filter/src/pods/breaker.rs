@@ -1,8 +1,8 @@
 //! Which pods are passed over, or sent less, because of how they answered.
 //!
 //! A pod that can't be reached is passed over at once, and so is one that lets a first token wait for too long; one that mostly
-//! fails, once enough requests say so. After a while one request at a time tries it again; if that one fails too, the pod waits
-//! twice as long. A pod that says it is busy (429, or 503 with Retry-After) has not failed: it is sent less for a while. What a
+//! fails, once enough requests say so. After a while one request at a time of each worker tries it again; if that one fails too,
+//! the pod waits twice as long. A pod that says it is busy (429, or 503 with Retry-After) has not failed: it is sent less for a while. What a
 //! pod thinks of a request (4xx) says nothing about the pod.
 
 use super::Results;
@@ -54,7 +54,9 @@ pub enum Verdict {
     Failure,
     /// It lets a request wait for its first token for too long.
     Hangs,
-    /// No connection, a reset, or a retry that went elsewhere.
+    /// A retry went elsewhere: it may have been busy, have failed or not be there. Envoy doesn't tell.
+    Moved,
+    /// No connection, or a reset.
     Unreachable,
 }
 
@@ -77,6 +79,8 @@ struct State {
     phase: Phase,
     /// How often in a row it was opened.
     times: u32,
+    /// Retries in a row that went elsewhere.
+    moved: u32,
     halvings: u32,
     /// Tick from which it is sent twice as much again, and after how many more again.
     next_doubling: u64,
@@ -112,6 +116,7 @@ impl Breaker {
         let tried = matches!(state.phase, Phase::Open { until, .. } if now >= until);
         let opens = match verdict {
             Verdict::Answer => {
+                state.moved = 0;
                 if tried || matches!(state.phase, Phase::Open { unreachable: true, .. }) {
                     (state.phase, state.times) = (Phase::Closed, 0);
                 }
@@ -125,7 +130,13 @@ impl Breaker {
                 false
             }
             Verdict::Unreachable => true,
-            Verdict::Hangs => few,
+            Verdict::Hangs => tried || few,
+            // Once it may have been busy. Again, with no answer between, it is of no use, whatever it says.
+            Verdict::Moved => {
+                state.moved = state.moved.saturating_add(1);
+                state.busy(None, now);
+                tried || few && state.moved > 1
+            }
             Verdict::Failure => {
                 let total = results.answers + results.failures;
                 tried || few && results.failures >= failures && results.failures >= failure_share * total
@@ -135,7 +146,7 @@ impl Breaker {
         if opens {
             let until = now.saturating_add(self.settings.ticks(state.times));
             state.times = (state.times + 1).min(MOST_TIMES);
-            let unreachable = verdict == Verdict::Unreachable;
+            let unreachable = matches!(verdict, Verdict::Unreachable | Verdict::Moved);
             state.phase = Phase::Open { until, unreachable, probe: None };
         }
         opens
@@ -241,6 +252,21 @@ mod tests {
         }
         assert!(!breaker.allows(0, now + PROBE_LOST - 1), "nothing came of the try so far");
         assert!(breaker.allows(0, now + PROBE_LOST), "it is lost: the next may try");
+    }
+
+    #[test]
+    fn a_retry_that_went_elsewhere_once_may_mean_that_it_was_busy() {
+        let mut breaker = breaker(4);
+        breaker.judge(0, Verdict::Moved, 0, Results::FAILURE);
+        assert!(breaker.allows(0, 0));
+        assert_eq!(breaker.share(0, 0), 0.5);
+        breaker.judge(0, Verdict::Answer, 1, FAIR);
+        breaker.judge(0, Verdict::Moved, 2, FAIR);
+        assert!(breaker.allows(0, 2));
+        breaker.judge(0, Verdict::Moved, 3, FAIR);
+        assert!(!breaker.allows(0, 3), "twice, and no answer between");
+        (1..4).for_each(|pod| (0..9).for_each(|_| _ = breaker.judge(pod, Verdict::Moved, 3, BAD)));
+        assert_eq!((0..4).filter(|pod| breaker.allows(*pod, 3)).count(), 2, "never more than half");
     }
 
     #[test]

@@ -205,8 +205,7 @@ impl RawHealth<'_> {
     /// not even found: Envoy sends on to them for as long as they pass checks, but what is started there now warms a cache that
     /// is about to go.
     fn serves(&self) -> bool {
-        // Envoy takes a host whose first check is outstanding as one that failed: it sets both flags, and so override_host
-        // passes it over.
+        // Envoy takes a host whose first check is outstanding as one that failed: it sets both flags.
         let unchecked = self.pending_active_hc;
         let leaving = self.excluded_via_immediate_hc_fail;
         let failed = self.failed_active_health_check || self.failed_outlier_check;

@@ -14,6 +14,8 @@ pub struct Engine {
     pub waiting: Option<f32>,
     /// Part of its KV cache that requests under way hold, 0 to 1.
     pub kv_usage: Option<f32>,
+    /// Whether it sleeps: what comes waits until somebody wakes it.
+    pub asleep: bool,
     /// Its LoRA adapters, where it serves any.
     pub lora: Option<Lora>,
 }

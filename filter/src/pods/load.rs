@@ -7,7 +7,7 @@
 //! a reader can stop at the first key that was never written. Every write changes the key's version; one that was not
 //! seen to change for [`SILENT`] own ticks is left out, comes back when it moves again, and may be taken over meanwhile.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::host::{Cas, Expect, HostResult, SharedData, Versioned, Write};
 use crate::index::{Keys, MAX_SLOTS, PodRef, PodSet, Roster, Slot};
@@ -151,10 +151,15 @@ impl Load {
         self.change(pod, |account| account.results.add(&results));
     }
 
-    /// Says whether this life sends the pod nothing, because it failed. Others learn it with the next ledger.
-    pub fn set_open(&mut self, pod: PodRef, open: bool) {
-        if self.own.get(&pod).is_some_and(|account| account.open) != open {
-            self.change(pod, |account| account.open = open);
+    /// Says which pods this life sends nothing, because they failed. Others learn it with the next ledger.
+    pub fn set_open(&mut self, pods: &BTreeSet<PodRef>) {
+        let closed = self.own.iter().filter(|(pod, account)| account.open && !pods.contains(pod));
+        let closed: Vec<_> = closed.map(|(pod, _)| *pod).collect();
+        closed.into_iter().for_each(|pod| self.change(pod, |account| account.open = false));
+        for pod in pods {
+            if !self.own.get(pod).is_some_and(|account| account.open) {
+                self.change(*pod, |account| account.open = true);
+            }
         }
     }
 

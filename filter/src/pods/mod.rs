@@ -23,4 +23,4 @@ pub use load::{Load, SILENT};
 pub use pod::{MAX_PODS, Pod};
 pub use scout::Scout;
 pub use speed::Speed;
-pub use waiting::{Overdue, Waiting};
+pub use waiting::{Overdue, Shared, Waiting};

@@ -8,8 +8,8 @@ use std::rc::Rc;
 /// Most requests that are watched; what exceeds it is not missed when it hangs.
 const MOST: usize = 100_000;
 
-/// A request under way, known to its stream and to whoever watches it.
-pub type Shared = Rc<Cell<Running>>;
+/// A request under way, known to its stream and to whoever watches it. `None` once it ended.
+pub type Shared = Rc<Cell<Option<Running>>>;
 
 /// What is to be done about a request whose time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn who_came_in_time_is_not_overdue() {
         let pod = PodRef { slot: Slot::new(0).unwrap(), generation: 0 };
-        let shared = || Rc::new(Cell::new(Running { pod, job: Job::default(), prefilled: false }));
+        let shared = || Rc::new(Cell::new(Some(Running { pod, job: Job::default(), prefilled: false })));
         let mut waiting = Waiting::default();
         let first = waiting.watch(5, &shared(), Overdue::Hangs);
         let second = waiting.watch(3, &shared(), Overdue::Prefilled);

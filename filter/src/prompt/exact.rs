@@ -55,6 +55,10 @@ impl Body for Exact<'_> {
         self.request.stream
     }
 
+    fn computes_all(&self) -> bool {
+        self.request.computes_all
+    }
+
     fn block_tokens(&self, size: BlockSize) -> f32 {
         match *self.outcome.borrow() {
             Outcome::Exact | Outcome::Cut => self.settings.block_tokens as f32,

@@ -34,6 +34,8 @@ pub struct Request<'b> {
     pub model: Option<Cow<'b, str>>,
     /// Whether the answer is to be streamed.
     pub stream: bool,
+    /// Whether the engine computes the whole prompt, whatever its cache holds: for probabilities of its tokens.
+    pub computes_all: bool,
     /// The caller's name for its end user.
     pub user: Option<Cow<'b, str>>,
     /// Requests with different salts must not share cached blocks.
@@ -84,6 +86,7 @@ pub fn parse<'b>(endpoint: Endpoint, body: &'b [u8], limits: &Limits) -> Result<
 struct Fields<'b> {
     model: Option<Cow<'b, str>>,
     stream: bool,
+    computes_all: bool,
     user: Option<Cow<'b, str>>,
     cache_salt: Option<Cow<'b, str>>,
     lora: Option<&'b [u8]>,
@@ -112,6 +115,8 @@ impl<'b> Fields<'b> {
         match (endpoint, key) {
             (_, b"model") => self.model = name(cursor, "model")?,
             (_, b"stream") => self.stream = flag(cursor, "stream")?,
+            (_, b"prompt_logprobs") => self.computes_all |= cursor.nullable(Cursor::value)?.is_some(),
+            (Completions, b"echo") => self.computes_all |= flag(cursor, "echo")?,
             (_, b"user") => self.user = name(cursor, "user")?,
             (_, b"cache_salt") => self.cache_salt = name(cursor, "cache_salt")?,
             (_, b"lora_path") => self.lora = cursor.nullable(Cursor::value)?,
@@ -157,8 +162,20 @@ impl<'b> Fields<'b> {
         };
         let mut apart = self.apart;
         apart.sort_unstable();
-        let Self { model, stream, user, cache_salt, lora, extra_key, altered_by, .. } = self;
-        Ok(Request { endpoint, model, stream, user, cache_salt, lora, extra_key, apart, altered_by, prompt })
+        let Self { model, stream, computes_all, user, cache_salt, lora, extra_key, altered_by, .. } = self;
+        Ok(Request {
+            endpoint,
+            model,
+            stream,
+            computes_all,
+            user,
+            cache_salt,
+            lora,
+            extra_key,
+            apart,
+            altered_by,
+            prompt,
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which path is which kind of inference call.
 
 /// An API whose bodies carry a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// `/v1/chat/completions`: `messages` and `tools`.
     Chat,

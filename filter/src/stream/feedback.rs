@@ -80,3 +80,25 @@ impl Prediction {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Slot;
+
+    fn prediction(matched: f32, blocks: f32, block_tokens: Option<f32>) -> Prediction {
+        let pod = PodRef { slot: Slot::new(0).unwrap(), generation: 0 };
+        Prediction { pod, matched, blocks, block_tokens, clock: 0, is_exact: false }
+    }
+
+    #[test]
+    fn tokens_are_blocks_where_the_prompt_was_compared_as_tokens_and_a_share_of_it_elsewhere() {
+        let tokens = prediction(10.0, 20.5, Some(16.0));
+        assert_eq!((tokens.tokens(330), tokens.held(330, 96)), (160, 6.0));
+        let text = prediction(10.0, 20.0, None);
+        assert_eq!((text.tokens(1000), text.held(1000, 250)), (500, 5.0));
+        assert_eq!((text.tokens(0), text.held(0, 0)), (0, 0.0), "an engine that counts nothing");
+        let nothing = prediction(0.0, 0.5, None);
+        assert_eq!((nothing.tokens(30), nothing.held(30, 0)), (0, 0.0));
+    }
+}

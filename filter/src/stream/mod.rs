@@ -55,6 +55,8 @@ pub struct Stream {
     id: u32,
     plugin: Rc<Plugin>,
     phase: Phase,
+    /// Of a request whose body is read.
+    endpoint: Option<Endpoint>,
     /// The request's, until it is decided.
     headers: HeaderMap,
     slots: Slots,
@@ -73,6 +75,7 @@ impl Stream {
             id,
             plugin,
             phase: Phase::New,
+            endpoint: None,
             headers: HeaderMap::default(),
             slots: Slots::default(),
             sent: None,
@@ -109,6 +112,7 @@ impl Stream {
             return stream.decide(host, None);
         }
         stream.phase = Phase::Holding(endpoint);
+        stream.endpoint = Some(endpoint);
         Flow::Pause
     }
 
@@ -276,7 +280,8 @@ impl Stream {
         let _ = host.set_filter_state("warmpath", state.as_bytes());
         let took = host.now().saturating_sub(start).as_micros();
         fleet.metrics.record(host, Metric::DecisionTime, u64::try_from(took).unwrap_or(u64::MAX));
-        self.progress = Progress::begin(host, fleet, &plugin.settings, &sent, body);
+        self.progress = Progress::begin(host, fleet, &plugin.waiting, &plugin.settings, &sent, body);
+        self.answer.tells_nothing = body.is_some_and(Body::computes_all);
         self.ask_for_load(host, &headers);
         self.sent = Some(sent);
         self.router = Some(router.clone());

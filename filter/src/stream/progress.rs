@@ -6,29 +6,37 @@ use crate::host::Host;
 use crate::index::PodRef;
 use crate::metrics::Metric;
 use crate::pipeline::Body;
-use crate::pods::{Job, Overdue, Pace, Running};
+use crate::pods::{Job, Overdue, Pace, Shared, Waiting};
 use crate::workflow::Sent;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A clock that jumped is not a slow pod.
-const LONGEST: Duration = Duration::from_secs(3600);
 /// How much longer than predicted a prompt may take before it counts as prefilled, where no first token tells.
 const PATIENCE: f32 = 2.0;
 /// Ticks that it may take in any case.
 const LEAST_TICKS: u64 = 10;
+/// By how much the clock may run ahead of ticks: beyond it, it jumped.
+const JUMP: Duration = Duration::from_secs(5);
 
 /// A request that was sent.
 pub struct Progress {
-    running: Rc<Cell<Running>>,
+    running: Shared,
     watched: (u64, u64),
-    /// When it was sent.
+    /// When it was sent, by the clock and in ticks.
     at: Duration,
+    began: u64,
     /// Tokens that were ahead of its first one; `None` where what came says nothing of the pod's pace.
     tokens: Option<u32>,
     /// The model, where its requests are counted.
     model: Option<u64>,
+}
+
+/// A first token came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstToken {
+    /// Ticks since the request was sent.
+    pub ticks: u64,
 }
 
 impl Progress {
@@ -36,64 +44,85 @@ impl Progress {
     pub fn begin(
         host: &impl Host,
         fleet: &mut Fleet,
+        waiting: &RefCell<Waiting>,
         settings: &Settings,
         sent: &Sent,
         body: Option<&dyn Body>,
     ) -> Option<Self> {
-        let running = Rc::new(Cell::new(sent.running?));
-        let now = fleet.ticks();
-        let watched = match body.is_some_and(|body| body.streams()) {
-            true => fleet.waiting.watch(
-                now.saturating_add(settings.breaker.first_token_ticks),
-                &running,
-                Overdue::Hangs,
-            ),
-            false => {
-                let ticks = (PATIENCE * sent.predicted * 10.0) as u64 + LEAST_TICKS;
-                fleet.waiting.watch(now.saturating_add(ticks), &running, Overdue::Prefilled)
-            }
+        let running = Rc::new(Cell::new(Some(sent.running?)));
+        let began = fleet.ticks();
+        let (ticks, overdue) = match body.is_some_and(|body| body.streams()) {
+            true => (settings.breaker.first_token_ticks, Overdue::Hangs),
+            false => ((PATIENCE * sent.predicted * 10.0) as u64 + LEAST_TICKS, Overdue::Prefilled),
         };
+        let watched = waiting
+            .try_borrow_mut()
+            .map(|mut waiting| waiting.watch(began.saturating_add(ticks), &running, overdue));
         let model = body.and_then(|body| settings.admission.counted(body.model()?));
         if let Some(model) = model {
             fleet.index.load_mut().model_started(model);
         }
         let tokens = Some(sent.ahead.saturating_add(sent.job.prefill));
-        Some(Self { running, watched, at: host.now(), tokens, model })
+        Some(Self { running, watched: watched.unwrap_or_default(), at: host.now(), began, tokens, model })
     }
 
-    /// What came first of the answer, a token where `is_stream`. Returns the time since the request was sent, where it is one of
-    /// a first token.
-    pub fn first_token(&mut self, host: &impl Host, fleet: &mut Fleet, is_stream: bool) -> Option<Duration> {
-        let mut running = self.running.get();
+    /// What came first of the answer, a token where `is_stream`. `None` where that says nothing of how long a first token takes.
+    pub fn first_token(
+        &mut self,
+        host: &impl Host,
+        fleet: &mut Fleet,
+        waiting: &RefCell<Waiting>,
+        is_stream: bool,
+    ) -> Option<FirstToken> {
+        self.unwatch(waiting);
+        let mut running = self.running.get()?;
         fleet.index.prefilled(host, &mut running);
-        self.running.set(running);
-        fleet.waiting.came(self.watched);
+        self.running.set(Some(running));
         let tokens = self.tokens.take().filter(|_| is_stream)?;
-        let took = host.now().checked_sub(self.at).filter(|took| *took < LONGEST)?;
-        fleet.index.load_mut().observed(running.pod, Pace::of(tokens, took.as_secs_f32()));
-        fleet.metrics.record(host, Metric::FirstToken, took.as_millis() as u64);
-        Some(took)
+        let ticks = fleet.ticks().saturating_sub(self.began);
+        let took = host.now().checked_sub(self.at)?;
+        if took <= Duration::from_millis(100 * ticks) + JUMP {
+            fleet.index.load_mut().observed(running.pod, Pace::of(tokens, took.as_secs_f32()));
+            fleet.metrics.record(host, Metric::FirstToken, took.as_millis() as u64);
+        }
+        Some(FirstToken { ticks })
     }
 
-    /// A retry took it to another pod: what it does there began at a time that nobody knows.
-    pub fn moved(&mut self, host: &impl Host, fleet: &mut Fleet, pod: Option<PodRef>, job: Job) {
-        fleet.index.finished(host, self.running.get());
-        fleet.waiting.came(self.watched);
+    /// A retry took it to another pod, whose answer has begun; what it does there began at a time that nobody knows.
+    pub fn moved(
+        &mut self,
+        host: &impl Host,
+        fleet: &mut Fleet,
+        waiting: &RefCell<Waiting>,
+        pod: Option<PodRef>,
+        job: Job,
+    ) {
+        self.unwatch(waiting);
         self.tokens = None;
+        if let Some(running) = self.running.take() {
+            fleet.index.finished(host, running);
+        }
         if let Some(pod) = pod {
             let mut running = fleet.index.started(pod, job);
-            // Its answer has begun.
             fleet.index.prefilled(host, &mut running);
-            self.running.set(running);
+            self.running.set(Some(running));
         }
     }
 
     /// The request ended.
-    pub fn end(self, host: &impl Host, fleet: &mut Fleet) {
-        fleet.waiting.came(self.watched);
-        fleet.index.finished(host, self.running.get());
+    pub fn end(self, host: &impl Host, fleet: &mut Fleet, waiting: &RefCell<Waiting>) {
+        self.unwatch(waiting);
+        if let Some(running) = self.running.take() {
+            fleet.index.finished(host, running);
+        }
         if let Some(model) = self.model {
             fleet.index.load_mut().model_finished(model);
+        }
+    }
+
+    fn unwatch(&self, waiting: &RefCell<Waiting>) {
+        if let Ok(mut waiting) = waiting.try_borrow_mut() {
+            waiting.came(self.watched);
         }
     }
 }

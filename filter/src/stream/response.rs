@@ -14,8 +14,12 @@ use crate::workflow::{Record, Sent, recorded, session, withdrawn};
 
 /// What Envoy says of a response that came from upstream, whatever its status.
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
-/// How its words for what went wrong with a pod begin. Others speak of the client, or of Envoy.
-const POD_FAILED: [&[u8]; 3] = [b"upstream_", b"response_timeout", b"no_healthy_upstream"];
+/// How its words begin for an answer that took too long.
+const LATE: [&[u8]; 2] = [b"response_timeout", b"upstream_per_try"];
+/// How they begin for a connection that could not be made, or ended.
+const BROKEN: [&[u8]; 2] = [b"upstream_reset", b"no_healthy_upstream"];
+/// What a reset is for that Envoy made itself: one of the cluster's circuit breakers is open.
+const OVERFLOW: &[u8] = b"{overflow";
 /// By what an engine is asked for its load, and by what it tells.
 const LOAD_FORMAT: &str = "endpoint-load-metrics-format";
 const LOAD: &str = "endpoint-load-metrics";
@@ -36,6 +40,8 @@ pub struct Answer {
     /// What its usage is held against.
     prediction: Option<Prediction>,
     tail: Tail,
+    /// Whether the engine computes all of the prompt, so that what was in its cache says nothing.
+    pub(super) tells_nothing: bool,
     /// Whether the pod was asked for its load here, and not by the client.
     asked_for_load: bool,
 }
@@ -69,7 +75,10 @@ impl Stream {
             if served != sent.decision.pod {
                 self.moved(host, &mut fleet, sent, served);
             }
-            if let Some(verdict) = verdict(host, status, &headers) {
+            // Engines send the headers of a stream before they have anything to say.
+            let verdict = verdict(host, status, &headers);
+            let later = self.answer.is_stream && verdict == Some(Verdict::Answer);
+            if let Some(verdict) = verdict.filter(|_| !later) {
                 self.judge(host, &mut fleet, served, verdict);
             }
             self.hear(host, served, &headers);
@@ -88,7 +97,7 @@ impl Stream {
             self.withdraw(host, &mut fleet);
             // What it says came without a prefill.
             if let Some(progress) = &mut self.progress {
-                progress.first_token(host, &mut fleet, false);
+                progress.first_token(host, &mut fleet, &plugin.waiting, false);
             }
         }
     }
@@ -120,13 +129,13 @@ impl Stream {
 
     /// Tokens that were in the cache. Who tells of some leaves out that there were none.
     fn cached(&self, usage: Usage) -> Option<u32> {
-        let (router, pod) = (self.router.as_ref()?, self.answer.pod?);
+        let (router, pod, endpoint) = (self.router.as_ref()?, self.answer.pod?, self.endpoint?);
         match usage.cached {
             Some(cached) => {
-                self.plugin.tells_cached(router, pod);
+                self.plugin.tells_cached(router, pod, endpoint);
                 Some(cached)
             }
-            None => self.plugin.does_tell_cached(router, pod).then_some(0),
+            None => self.plugin.does_tell_cached(router, pod, endpoint).then_some(0),
         }
     }
 
@@ -135,12 +144,12 @@ impl Stream {
         let (Ok(mut fleet), Some(progress)) = (plugin.fleet.try_borrow_mut(), &mut self.progress) else {
             return;
         };
-        let took = progress.first_token(host, &mut fleet, self.answer.is_stream);
+        let is_stream = self.answer.is_stream;
+        let first = progress.first_token(host, &mut fleet, &plugin.waiting, is_stream);
         let most = plugin.settings.breaker.first_token_ticks;
-        if let (Some(took), Some(pod)) = (took, self.answer.pod)
-            && took.as_millis() as u64 > most.saturating_mul(100)
-        {
-            self.judge(host, &mut fleet, pod, Verdict::Failure);
+        let late = first.is_some_and(|first| first.ticks > most);
+        if let (true, Some(pod)) = (is_stream, self.answer.pod) {
+            self.judge(host, &mut fleet, pod, if late { Verdict::Failure } else { Verdict::Answer });
         }
     }
 
@@ -167,13 +176,13 @@ impl Stream {
         } else if let (false, Some(pod)) = (self.answer.whole, self.answer.pod) {
             // The client left, or the pod broke off.
             let details = host.property(&["response", "code_details"]).ok().flatten().unwrap_or_default();
-            if details.starts_with(b"upstream_") {
-                self.judge(host, &mut fleet, pod, Verdict::Unreachable);
+            if let Some(verdict) = failure(&details) {
+                self.judge(host, &mut fleet, pod, verdict);
             }
         }
         self.sent = None;
         if let Some(progress) = self.progress.take() {
-            progress.end(host, &mut fleet);
+            progress.end(host, &mut fleet, &plugin.waiting);
         }
     }
 
@@ -186,6 +195,9 @@ impl Stream {
     /// What the pod was thought to hold of a prompt that took part in the decision.
     fn prediction(&self, pod: usize) -> Option<Prediction> {
         let sent = self.sent.filter(|sent| sent.by_prefix && sent.decision.blocks > 0)?;
+        if self.answer.tells_nothing {
+            return None;
+        }
         let chain = &self.slots.chain;
         Some(Prediction {
             pod: sent.pod?,
@@ -212,15 +224,14 @@ impl Stream {
     /// Envoy's retry took the request from its first pod to another.
     fn moved(&mut self, host: &impl Host, fleet: &mut Fleet, sent: Sent, served: usize) {
         fleet.metrics.add(host, Metric::Moved, 1);
-        // What it answered, if it did, is not told.
-        self.judge(host, fleet, sent.decision.pod, Verdict::Unreachable);
+        self.judge(host, fleet, sent.decision.pod, Verdict::Moved);
         self.withdraw(host, fleet);
         let pod = self.router.as_ref().and_then(|router| self.plugin.slot_of(router, served, sent.rank));
         let job = self.slots.job(served);
-        if let Some(progress) = &mut self.progress {
-            progress.moved(host, fleet, pod, job);
-        }
         let record = pod.filter(|_| sent.record.is_some()).and_then(|pod| self.record_at(host, fleet, pod));
+        if let Some(progress) = &mut self.progress {
+            progress.moved(host, fleet, &self.plugin.waiting, pod, job);
+        }
         if let (Some(pod), Some(name)) = (pod, sent.session) {
             let before: Vec<_> = sent.pod.into_iter().collect();
             let deltas = session(fleet.index.replica(), pod, &before, name);
@@ -257,9 +268,7 @@ fn verdict(host: &impl Host, status: u16, headers: &HeaderMap) -> Option<Verdict
     if !(200..400).contains(&status) {
         let details = host.property(&["response", "code_details"]).ok().flatten().unwrap_or_default();
         if details != VIA_UPSTREAM {
-            let failed = POD_FAILED.iter().any(|start| details.starts_with(start));
-            let late = details.windows(7).any(|part| part == b"timeout");
-            return failed.then_some(if late { Verdict::Failure } else { Verdict::Unreachable });
+            return failure(&details);
         }
     }
     Some(match (status, retry_after) {
@@ -268,4 +277,39 @@ fn verdict(host: &impl Host, status: u16, headers: &HeaderMap) -> Option<Verdict
         (500.., _) => Verdict::Failure,
         _ => Verdict::Answer,
     })
+}
+
+/// What Envoy's own words for the end of a request say of its pod; `None` where they speak of the client, or of Envoy.
+fn failure(details: &[u8]) -> Option<Verdict> {
+    let begins = |starts: &[&[u8]]| starts.iter().any(|start| details.starts_with(start));
+    match () {
+        () if details.windows(OVERFLOW.len()).any(|part| part == OVERFLOW) => None,
+        () if begins(&LATE) => Some(Verdict::Failure),
+        () if begins(&BROKEN) => Some(Verdict::Unreachable),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn envoy_s_words_are_the_pod_s_fault_or_not() {
+        for (details, verdict) in [
+            ("via_upstream", None),
+            ("upstream_reset_before_response_started{connection_failure}", Some(Verdict::Unreachable)),
+            ("upstream_reset_before_response_started{connection_timeout}", Some(Verdict::Unreachable)),
+            ("upstream_reset_after_response_started{connection_termination}", Some(Verdict::Unreachable)),
+            ("upstream_reset_before_response_started{overflow}", None),
+            ("upstream_per_try_idle_timeout", Some(Verdict::Failure)),
+            ("response_timeout", Some(Verdict::Failure)),
+            ("upstream_max_stream_duration_reached", None),
+            ("downstream_remote_disconnect", None),
+            ("request_payload_too_large", None),
+            ("", None),
+        ] {
+            assert_eq!(failure(details.as_bytes()), verdict, "{details}");
+        }
+    }
 }

@@ -88,10 +88,11 @@ impl<H: Host> Executor<'_, H> {
         }
         let plan = Workflow::single(self.router, profile);
         let admission = &self.plugin.settings.admission;
-        let standing = match admission.counts() || SHARED.iter().any(|slot| profile.reads(*slot)) {
-            true => fleet.catch_up(self.host),
-            false => fleet.index.standing(),
-        };
+        let standing =
+            match admission.counts(self.router.pods()) || SHARED.iter().any(|slot| profile.reads(*slot)) {
+                true => fleet.catch_up(self.host),
+                false => fleet.index.standing(),
+            };
         if let Some(limit) = admission.exceeded(&fleet.index, slots.model.as_deref()) {
             return Outcome::Shed(limit);
         }

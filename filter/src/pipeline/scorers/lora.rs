@@ -15,7 +15,7 @@ pub struct Lora {}
 impl Part for Lora {
     const NAME: &'static str = "lora";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "For a model that is a LoRA adapter: 1 where requests use it now, 0.8 where another may be loaded, 0.6 where requests \
+    const DOC: &'static str = "By the requested model as a LoRA adapter: 1 where requests use it now, 0.8 where another may be loaded, 0.6 where requests \
         already wait for it, else 0 (needs `metrics`). An engine that said nothing lately gets the mean of the others.";
     const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Body, SlotId::Engine];

@@ -4,13 +4,14 @@
 //! that there is never a burst. What can't be learnt changes nothing: pods that were found stay, and what an engine said is
 //! forgotten when it is too old.
 
+mod follow;
+
 use super::board::{self, Board, Content, Told};
 use super::metrics::{Reading, engines};
 use super::{Engine, Lora, MOST_ADAPTERS, Pod, adapter, discovery};
 use crate::config::{DiscoverySettings, MetricsSettings, Router, Routing, Settings};
 use crate::fleet::Fleet;
 use crate::host::{Headers, Host, Level};
-use crate::index::{Delta, OnUnseen};
 use crate::metrics::Metric;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -24,7 +25,7 @@ const MAX_METRICS_BYTES: usize = 1 << 20;
 const LOST: u64 = 20;
 /// Ticks after which the board is written though nothing changed: who stops is taken for gone.
 const HEARTBEAT: u64 = 50;
-/// Times in a row that nobody must be found before it is believed.
+/// Times in a row that nobody must be found, or nothing learnt, before it means something.
 const SURE: u32 = 3;
 /// Ticks between looks at what changes rarely.
 const NOW_AND_THEN: u64 = 5;
@@ -35,11 +36,7 @@ const COMPLAINTS: u64 = 600;
 #[derive(Debug)]
 enum Asked {
     Admin,
-    /// A pod's engine: its identity, and what to call it.
-    Engine {
-        id: String,
-        name: String,
-    },
+    Engine(Box<Pod>),
 }
 
 /// Asks for one configuration, and has its board, in one VM.
@@ -52,6 +49,8 @@ pub struct Scout {
     /// Whether this VM asks.
     asks: bool,
     content: Content,
+    /// Looks in a row that failed.
+    failed_looks: u32,
     /// Times in a row that nobody was found.
     empty: u32,
     changed: bool,
@@ -83,6 +82,7 @@ impl Scout {
             routing: settings.routing.clone(),
             asks: false,
             content: Content::default(),
+            failed_looks: 0,
             empty: 0,
             changed: false,
             written: 0,
@@ -118,6 +118,7 @@ impl Scout {
             // What the one before learnt is the beginning.
             self.content = self.board.content().clone();
             self.calls.clear();
+            self.queries.clear();
         }
         self.asks = asks;
         if !asks {
@@ -146,6 +147,8 @@ impl Scout {
         let fresh = keys.filter(|key| self.board.told(*key).is_some()).count();
         fleet.metrics.record(host, Metric::EnginesHeard, fresh as u64);
         fleet.metrics.record(host, Metric::Pods, router.pods().len() as u64);
+        let left_out = router.reach(self.board.found()).left_out;
+        fleet.metrics.record(host, Metric::LeftOut, left_out as u64);
     }
 
     fn give_up_lost(&mut self, host: &impl Host, fleet: &Fleet) {
@@ -185,13 +188,11 @@ impl Scout {
         let turn = fleet.ticks() % period;
         let due = pods.iter().enumerate().filter(|(at, _)| *at as u64 * period / pods.len() as u64 == turn);
         for (_, pod) in due {
-            let id = pod.id();
-            let is_asked =
-                |(asked, _): &(Asked, u64)| matches!(asked, Asked::Engine { id: other, .. } if *other == id);
+            let is_asked = |(asked, _): &(Asked, u64)| matches!(asked, Asked::Engine(other) if other.target == pod.target);
             if self.calls.values().any(is_asked) {
                 continue;
             }
-            let asked = Asked::Engine { id, name: pod.name.clone() };
+            let asked = Asked::Engine(Box::new(pod.clone()));
             match self.ask(host, &metrics, pod) {
                 Ok(call) => {
                     let until = fleet.ticks() + metrics.timeout.as_millis() as u64 / 100 + LOST;
@@ -229,7 +230,7 @@ impl Scout {
         let Some((asked, _)) = self.calls.remove(&call) else { return false };
         let most = match asked {
             Asked::Admin => MAX_ADMIN_BYTES,
-            Asked::Engine { .. } => MAX_METRICS_BYTES,
+            Asked::Engine(_) => MAX_METRICS_BYTES,
         };
         let status = host.header(Headers::Answer, ":status").ok().flatten().unwrap_or_default();
         let body = match status.as_slice() {
@@ -243,7 +244,7 @@ impl Scout {
         });
         let learnt = body.and_then(|body| match &asked {
             Asked::Admin => self.found(&body),
-            Asked::Engine { id, name } => self.said(host, fleet, id, name, &body),
+            Asked::Engine(pod) => self.said(host, fleet, pod, &body),
         });
         match learnt {
             Ok(()) => fleet.metrics.add(host, Metric::Asked, 1),
@@ -253,7 +254,10 @@ impl Scout {
     }
 
     fn found(&mut self, body: &[u8]) -> Result<(), String> {
-        let found = discovery::read(body)?;
+        let mut found = discovery::read(body)?;
+        // Envoy tells of clusters in any order.
+        found.sort_unstable();
+        self.failed_looks = 0;
         self.empty = if found.is_empty() { self.empty.saturating_add(1) } else { 0 };
         // Something else may have answered, or Envoy has just begun to know the cluster.
         let sure = !found.is_empty() || self.empty >= SURE;
@@ -263,89 +267,34 @@ impl Scout {
         Ok(())
     }
 
-    fn said(
-        &mut self,
-        host: &impl Host,
-        fleet: &mut Fleet,
-        id: &str,
-        name: &str,
-        body: &[u8],
-    ) -> Result<(), String> {
+    fn said(&mut self, host: &impl Host, fleet: &mut Fleet, pod: &Pod, body: &[u8]) -> Result<(), String> {
         let Some(metrics) = &self.metrics else { return Ok(()) };
         let reading = engines::read(body, &metrics.mapping);
         let reading = reading.ok_or_else(|| format!("none of the series that {} has", metrics.engine))?;
-        let key = board::key(id);
+        let key = board::key(&pod.id());
         if let Some(queries) = reading.prefix_queries {
             let before = self.queries.insert(key, queries);
             if before.is_some_and(|before| queries < before) {
-                restarted(host, fleet, id, name);
+                follow::restarted(host, fleet, pod);
             }
         }
         let told = Told {
             block_size: reading.block_size,
             blocks: reading.blocks.and_then(|blocks| u32::try_from(blocks).ok()),
             engine: engine(reading),
-            at: fleet.ticks(),
+            at: fleet.ticks() as i64,
         };
         self.content.told.insert(key, told);
         self.changed = true;
         Ok(())
     }
 
-    /// How much each pod is thought to hold follows what its engine says of its cache; and who left is forgotten.
-    fn keep_bounds(&mut self, fleet: &mut Fleet, router: &Rc<Router>) {
-        let keys: BTreeMap<_, _> = router.pods().iter().map(|pod| (board::key(&pod.id()), pod)).collect();
-        self.content.told.retain(|key, _| keys.contains_key(key));
-        self.queries.retain(|key, _| keys.contains_key(key));
-        if router.settings().pod_blocks.is_some() {
-            return;
-        }
-        for (pod, told) in keys.iter().filter_map(|(key, pod)| Some((pod, self.content.told.get(key)?))) {
-            let Some((blocks, size)) = told.blocks.zip(told.block_size) else { continue };
-            // What is told is of all ranks together.
-            let tokens = u64::from(blocks) * u64::from(size) / u64::from(pod.ranks.max(1));
-            for id in pod.cache_ids() {
-                fleet.index.set_pod_tokens(&id, tokens);
-            }
-        }
-    }
-
-    /// Says where blocks are of another size than engines'.
-    fn compare_blocks(&mut self, host: &impl Host, fleet: &Fleet, router: &Rc<Router>) {
-        let tokenizers = &router.settings().tokenizers;
-        let mut others = 0;
-        let mut first = None;
-        for pod in router.pods() {
-            let Some(size) = self.content.told.get(&board::key(&pod.id())).and_then(|told| told.block_size)
-            else {
-                continue;
-            };
-            let serves = |models: &[String]| {
-                pod.models.is_empty() || models.iter().any(|model| pod.models.contains(model))
-            };
-            let wrong =
-                tokenizers.iter().find(|one| serves(&one.models) && one.block_tokens != size as usize);
-            if let Some(tokenizer) = wrong {
-                others += 1;
-                first.get_or_insert((pod.name.clone(), size, tokenizer.block_tokens));
-            }
-        }
-        fleet.metrics.record(host, Metric::OtherBlockSize, others);
-        if let Some((name, size, ours)) = first {
-            self.complain(
-                host,
-                fleet.ticks(),
-                Complaint::BlockSize,
-                &format!(
-                    "warmpath: {name} has blocks of {size} tokens, while tokenizers[].block_tokens is {ours}; set it to {size}, \
-                     or what is predicted is off by up to a block."
-                ),
-            );
-        }
-    }
-
     fn failed(&mut self, host: &impl Host, fleet: &Fleet, asked: &Asked, why: &dyn Display) {
         fleet.metrics.add(host, Metric::AskedInVain, 1);
+        if matches!(asked, Asked::Admin) {
+            self.failed_looks = self.failed_looks.saturating_add(1);
+            self.forget_health();
+        }
         let (kind, text) = match asked {
             Asked::Admin => {
                 let cluster =
@@ -353,7 +302,8 @@ impl Scout {
                 let cure = "the pods that were found before stay. Point discovery.cluster at Envoy's admin";
                 (Complaint::Admin, format!("warmpath: Envoy's admin, by cluster {cluster:?}: {why}; {cure}."))
             }
-            Asked::Engine { name, .. } => {
+            Asked::Engine(pod) => {
+                let name = &pod.name;
                 let path = self.metrics.as_ref().map(|metrics| metrics.path.as_str()).unwrap_or_default();
                 let cure =
                     "it is scored like the others meanwhile. See metrics.engine, .cluster, .path and .port";
@@ -361,6 +311,15 @@ impl Scout {
             }
         };
         self.complain(host, fleet.ticks(), kind, &text);
+    }
+
+    /// Who was down when nothing more could be learnt is not down for ever.
+    fn forget_health(&mut self) {
+        if self.failed_looks >= SURE {
+            for found in self.content.found.iter_mut().filter(|found| !found.healthy) {
+                (found.healthy, self.changed) = (true, true);
+            }
+        }
     }
 
     fn complain(&mut self, host: &impl Host, now: u64, kind: Complaint, text: &str) {
@@ -372,23 +331,10 @@ impl Scout {
     }
 }
 
-/// An engine counts from the beginning again: what was routed to it before is gone. One that says itself what it holds says that
-/// too.
-fn restarted(host: &impl Host, fleet: &mut Fleet, id: &str, name: &str) {
-    let exact = *fleet.index.exact();
-    if let Some(pod) = fleet.index.find(id).filter(|pod| !exact.contains(pod.slot)) {
-        host.log(
-            Level::Info,
-            &format!("warmpath: the engine of {name} has started anew, so its cache is empty."),
-        );
-        let _ = fleet.index.append(host, &[Delta::Cleared { pod }], OnUnseen::Go);
-        fleet.metrics.add(host, Metric::Restarted, 1);
-    }
-}
-
 fn engine(reading: Reading) -> Engine {
     let digests = |names: Vec<String>| names.iter().take(MOST_ADAPTERS).map(|name| adapter(name)).collect();
     Engine {
+        asleep: reading.asleep.unwrap_or(false),
         running: reading.running,
         waiting: reading.waiting,
         kv_usage: reading.kv_usage,
@@ -399,3 +345,6 @@ fn engine(reading: Reading) -> Engine {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;
