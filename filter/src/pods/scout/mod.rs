@@ -132,8 +132,8 @@ impl Scout {
             self.compare_blocks(host, fleet, router);
             self.report(host, fleet, router);
         }
-        // What every VM reads and takes in: not with each answer.
-        let pause = self.metrics.as_ref().map_or(1, |metrics| metrics.period_ticks / 4);
+        // What every VM reads and takes in: twice a period, not with each answer.
+        let pause = self.metrics.as_ref().map_or(1, |metrics| metrics.period_ticks / 2);
         let since = now.saturating_sub(self.written);
         if (self.changed && since >= pause || since >= HEARTBEAT)
             && matches!(self.board.write(host, &self.content), Ok(true))
