@@ -4,6 +4,7 @@ mod sim;
 
 use sim::{Ask, Desk, router, router_of};
 use warmpath::pipeline::{Input, Refused};
+use warmpath::pods::{Engine, Lora, Speed, adapter};
 use warmpath::request::{Endpoint, parse};
 
 /// A profile `m` that decides.
@@ -289,4 +290,146 @@ fn the_reference_names_every_field_that_the_code_reads() {
         let reference = warmpath::pipeline::reference();
         assert!(reference.contains(&format!("| `{}` | {}", entry.name, entry.doc)));
     }
+}
+
+/// A profile of scorers, on prompts of four blocks of which pod 0 holds all.
+fn scored(scorers: &str, filters: &str) -> Desk {
+    let json = format!(
+        r#"{{"prepare": [{{"type": "prefix"}}], "filters": [{filters}], "scorers": [{scorers}], "picker": {{"type": "best"}}}}"#
+    );
+    let mut desk = Desk::new(router(3, &profile(&json)), 1);
+    desk.index.store(0, &[1, 2, 3, 4]);
+    desk
+}
+
+/// The scores of each pod in the last decision.
+fn scores(desk: &mut Desk, ask: &Ask) -> Vec<f32> {
+    desk.decide(ask).unwrap();
+    let profile = &desk.router.profiles()[0];
+    (0..3).map(|pod| profile.scores(&desk.scratch, pod).next().unwrap().2).collect()
+}
+
+#[test]
+fn a_first_token_is_predicted_from_what_waits_what_is_held_and_how_fast_a_pod_is() {
+    let mut desk = scored(r#"{"type": "predicted-ttft", "tolerance": 0, "tolerance_milliseconds": 0}"#, "");
+    desk.speed = Speed { base: 0.1, per_thousand: 1.0 };
+    let ask = Ask::prompt(&[1, 2, 3, 4]);
+    // 4.5 blocks of 64 tokens; the first pod holds four of them.
+    let cold = 0.1 + 0.288;
+    let warm = 0.1 + 0.032;
+    let close = |desk: &mut Desk, expected: [f32; 3]| {
+        for (score, expected) in scores(desk, &ask).into_iter().zip(expected) {
+            assert!((score - expected).abs() < 1e-3, "{score}, not {expected}");
+        }
+    };
+    close(&mut desk, [1.0, warm / cold, warm / cold]);
+    desk.states[0].prefill = 1000;
+    let waits = 0.1 + 1.032;
+    close(&mut desk, [cold / waits, 1.0, 1.0]);
+    desk.states[1].slowness = 2.0;
+    desk.states[2].share = 0.25;
+    close(&mut desk, [2.0 * cold / waits, 1.0, 0.5]);
+    // What others sent there waits, too, and is taken to be like this.
+    desk.states[1].waiting = 2;
+    let engine = |waiting| Some(Engine { waiting: Some(waiting), ..Engine::default() });
+    desk.engines = vec![None, engine(5.0)];
+    let foreign = 2.0 * (0.1 + 0.288 + 3.0 * 0.288);
+    close(&mut desk, [1.0, waits / foreign, waits / (4.0 * cold)]);
+}
+
+#[test]
+fn token_load_counts_what_is_to_be_prefilled_and_what_is_held() {
+    let ask = Ask::prompt(&[1, 2, 3, 4]);
+    let mut desk = scored(r#"{"type": "token-load"}"#, "");
+    assert_eq!(scores(&mut desk, &ask), [1.0, 0.0, 0.0]);
+    desk.states[0].prefill = 256;
+    desk.states[1].prefill = 256;
+    assert_eq!(scores(&mut desk, &ask), [1.0, 0.0, 1.0], "the first and the third have as much to do");
+    let mut desk = scored(r#"{"type": "token-load", "prefill": 0, "context": 1}"#, "");
+    for (pod, context) in [100, 300, 200].into_iter().enumerate() {
+        desk.states[pod].context = context;
+    }
+    assert_eq!(scores(&mut desk, &ask), [1.0, 0.0, 0.5]);
+    let mut desk = scored(r#"{"type": "token-load", "bound": 1000}"#, "");
+    desk.states[1].prefill = 5000;
+    let bounded = scores(&mut desk, &ask);
+    assert!(
+        (bounded[0] - 0.968).abs() < 1e-3 && bounded[1] == 0.0 && (bounded[2] - 0.712).abs() < 1e-3,
+        "{bounded:?}"
+    );
+}
+
+#[test]
+fn a_warm_pod_is_kept_until_waiting_there_costs_more_than_it_saves() {
+    let ask = Ask::prompt(&[1, 2, 3, 4]);
+    for (filter, stays_at, leaves_at) in [
+        (r#"{"type": "stick-or-spill"}"#, 250, 260),
+        (r#"{"type": "stick-or-spill", "patience_milliseconds": 500}"#, 750, 760),
+        (r#"{"type": "stick-or-spill", "count_prompt": false}"#, 0, 1),
+        (r#"{"type": "stick-or-spill", "patience_milliseconds": null}"#, 1_000_000, u32::MAX),
+    ] {
+        // Whoever is kept, the least loaded of them is chosen: never the warm one, if others are kept.
+        let mut desk = scored(r#"{"type": "in-flight"}"#, filter);
+        desk.speed = Speed { base: 0.1, per_thousand: 1.0 };
+        desk.states[0].in_flight = 5;
+        desk.states[0].prefill = stays_at;
+        assert_eq!(desk.decide(&ask).unwrap().pod, 0, "{filter} at {stays_at}");
+        if leaves_at < u32::MAX {
+            desk.states[0].prefill = leaves_at;
+            assert_ne!(desk.decide(&ask).unwrap().pod, 0, "{filter} at {leaves_at}");
+        }
+        assert_ne!(desk.decide(&Ask::prompt(&[1, 9, 9, 9])).unwrap().pod, 0, "a quarter is not warm");
+    }
+}
+
+#[test]
+fn what_engines_say_of_adapters_and_speed_is_scored() {
+    let lora = |running: &[&str], waiting: &[&str]| {
+        let digests = |names: &[&str]| names.iter().map(|name| adapter(name)).collect();
+        let lora = Lora { max: 2, running: digests(running), waiting: digests(waiting) };
+        Some(Engine { lora: Some(lora), ..Engine::default() })
+    };
+    let ask = Ask { model: Some("sql".into()), ..Ask::prompt(&[1]) };
+    let mut desk = scored(r#"{"type": "lora"}"#, "");
+    desk.engines = vec![lora(&["sql"], &[]), lora(&["a"], &["a"]), lora(&["a", "b"], &["sql"])];
+    assert_eq!(scores(&mut desk, &ask), [1.0, 0.8, 0.6]);
+    desk.engines = vec![lora(&["a", "b"], &[]), None, lora(&["sql"], &[])];
+    assert_eq!(scores(&mut desk, &ask), [0.0, 0.5, 1.0], "silence is neither a merit nor a fault");
+    let mut desk = scored(r#"{"type": "latency"}"#, "");
+    desk.states[1].slowness = 4.0;
+    assert_eq!(scores(&mut desk, &ask), [1.0, 0.25, 1.0]);
+    let told = |running, waiting, kv_usage| {
+        Some(Engine {
+            running: Some(running),
+            waiting: Some(waiting),
+            kv_usage: Some(kv_usage),
+            ..Engine::default()
+        })
+    };
+    for (scorer, expected) in
+        [("queue", [1.0, 0.0, 0.75]), ("running", [0.0, 1.0, 0.5]), ("kv-usage", [0.75, 0.5, 0.0])]
+    {
+        let mut desk = scored(&format!(r#"{{"type": "{scorer}"}}"#), "");
+        desk.engines = vec![told(8.0, 0.0, 0.25), told(2.0, 8.0, 0.5), told(5.0, 2.0, 1.0)];
+        assert_eq!(scores(&mut desk, &ask), expected, "{scorer}");
+    }
+}
+
+#[test]
+fn a_full_pod_is_out_and_when_all_are_the_request_is_one_too_many() {
+    let mut desk = Desk::new(router(3, r#""profile": "least-requests""#), 1);
+    desk.states[0].full = true;
+    desk.states[1].in_flight = 9;
+    desk.states[2].in_flight = 9;
+    assert!((0..20).all(|_| desk.decide(&Ask::default()).unwrap().pod != 0));
+    desk.states[1].full = true;
+    desk.states[2].healthy = false;
+    let busy = Err(Refused { filter: "max_in_flight", busy: true });
+    assert_eq!(desk.decide(&Ask::default()), busy, "who doesn't answer is no room");
+    desk.states[2].full = true;
+    assert_eq!(desk.decide(&Ask::default()), busy);
+    (0..3).for_each(|pod| desk.states[pod].healthy = false);
+    assert_eq!(desk.decide(&Ask::default()), busy);
+    (0..3).for_each(|pod| desk.states[pod].full = false);
+    assert!(desk.decide(&Ask::default()).is_ok());
 }

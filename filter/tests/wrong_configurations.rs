@@ -478,3 +478,123 @@ fn aliases_stand_for_models_that_are_there() {
     let twice = tokenizers(r#""aliases": {"lora": "m"}"#);
     refuses_field(&twice, "tokenizers[0].models", &["\"lora\" has a tokenizer already"]);
 }
+
+#[test]
+fn metrics() {
+    let by_cluster =
+        |field: &str| format!(r#"{{"pods": [{{"cluster": "a"}}], "routing": {{"by": "cluster"}}, {field}}}"#);
+    for (fields, path, words) in [
+        ("{}", "metrics.cluster", &["missing", "override_host"][..]),
+        (
+            r#"{"cluster": "c", "engine": "vlm"}"#,
+            "metrics.engine",
+            &["\"vlm\"", "vllm, sglang, tensorrt-llm, max, or custom"],
+        ),
+        (
+            r#"{"cluster": "c", "engine": "custom"}"#,
+            "metrics.names",
+            &["missing", "running, waiting and kv_usage"],
+        ),
+        (
+            r#"{"cluster": "c", "engine": "vllm", "names": {"running": "r"}}"#,
+            "metrics.names",
+            &["those of metrics.engine"],
+        ),
+        (
+            r#"{"cluster": "c", "engine": "custom", "names": {"running": "r r"}}"#,
+            "metrics.names",
+            &["\"r r\"", "no series"],
+        ),
+        (r#"{"cluster": "c", "engine": "custom", "names": {"lora": "l"}}"#, "metrics.names", &["none of"]),
+        (r#"{"cluster": "c", "path": "metrics"}"#, "metrics.path", &["\"metrics\"", "/metrics"]),
+        (
+            r#"{"cluster": "c", "period_milliseconds": 100}"#,
+            "metrics.period_milliseconds",
+            &["100", "200 to 60000"],
+        ),
+        (
+            r#"{"cluster": "c", "timeout_milliseconds": 0}"#,
+            "metrics.timeout_milliseconds",
+            &["0 is out of range"],
+        ),
+        (r#"{"cluster": "c", "stale_seconds": 0}"#, "metrics.stale_seconds", &["1 to 600"]),
+        (r#"{"cluster": "c", "port": 0}"#, "metrics.port", &["1 to 65535"]),
+        (r#"{"cluster": "c", "api_key": "a b"}"#, "metrics.api_key", &["printable"]),
+        (r#"{"cluster": "c", "enigne": "vllm"}"#, "metrics.enigne", &["unknown field `enigne`", "`engine`"]),
+    ] {
+        refuses_field(&format!(r#""metrics": {fields}"#), path, words);
+    }
+    let discovery = r#""discovery": {"cluster": "admin", "pods_of": ["pods"]}"#;
+    assert!(load(format!(r#"{{{discovery}, "metrics": {{}}}}"#).as_bytes()).is_ok(), "the cluster is known");
+    refuses(
+        &format!(r#"{{{discovery}, "metrics": {{"port": 9000}}}}"#),
+        "metrics.port",
+        &["metrics.cluster"],
+    );
+    assert!(load(by_cluster(r#""metrics": {}"#).as_bytes()).is_ok(), "each pod is asked by its own cluster");
+    refuses(&by_cluster(r#""metrics": {"port": 9000}"#), "metrics.port", &["of no use"]);
+    refuses(&by_cluster(r#""metrics": {"cluster": "c"}"#), "metrics.cluster", &["of no use"]);
+    let custom = r#"{"cluster": "c", "engine": "custom", "names": {"waiting": "q{kind=\"all\"}",
+        "kv_usage": {"used": "u", "total": "t"}, "block_size": {"series": "i", "label": "size"}, "blocks": "b"}}"#;
+    assert!(load(format!(r#"{{{PODS}, "metrics": {custom}}}"#).as_bytes()).is_ok());
+}
+
+#[test]
+fn breaker_and_admission() {
+    for (fields, path, words) in [
+        (r#""breaker": {"failures": 0}"#, "breaker.failures", &["1 to 10000"][..]),
+        (r#""breaker": {"failure_share": 0}"#, "breaker.failure_share", &["more than 0, and up to 1"]),
+        (r#""breaker": {"open_seconds": 0}"#, "breaker.open_seconds", &["1 to 3600"]),
+        (
+            r#""breaker": {"open_seconds": 9, "max_open_seconds": 8}"#,
+            "breaker.max_open_seconds",
+            &["9 to 3600"],
+        ),
+        (r#""breaker": {"first_token_seconds": 0}"#, "breaker.first_token_seconds", &["1 to 3600"]),
+        (r#""breaker": {"failure": 1}"#, "breaker.failure", &["unknown field `failure`", "`failures`"]),
+        (r#""admission": {"max_in_flight": 0}"#, "admission.max_in_flight", &["1 to 1000000"]),
+        (
+            r#""admission": {"max_in_flight_per_pod": 0}"#,
+            "admission.max_in_flight_per_pod",
+            &["1 to 1000000"],
+        ),
+        (r#""admission": {"models": {"m": 0}}"#, "admission.models.m", &["1 to 1000000"]),
+        (r#""admission": {"models": {"m": 1, "m": 2}}"#, "admission.models", &["\"m\" stands here twice"]),
+        (r#""admission": {"retry_after_seconds": 0}"#, "admission.retry_after_seconds", &["1 to 3600"]),
+    ] {
+        refuses_field(fields, path, words);
+    }
+    let many: Vec<_> = (0..65).map(|n| format!(r#""m{n}": 1"#)).collect();
+    let many = format!(r#""admission": {{"models": {{{}}}}}"#, many.join(","));
+    refuses_field(&many, "admission.models", &["65 models", "at most 64"]);
+}
+
+#[test]
+fn parts_that_look_at_load() {
+    refuses_profile(
+        r#"{"scorers": [{"type": "predicted-ttft"}], "picker": {"type": "best"}}"#,
+        "profiles.main.scorers[0]",
+        &["reads Chain and Residency", "\"prefix\""],
+    );
+    let with = |kind: &str, part: &str| {
+        format!(r#"{{"prepare": [{{"type": "prefix"}}], "{kind}": [{part}], "picker": {{"type": "best"}}}}"#)
+    };
+    for (part, field, words) in [
+        (r#"{"type": "predicted-ttft", "tolerance": -1}"#, "tolerance", &["0 to 10"]),
+        (r#"{"type": "token-load", "prefill": 1001}"#, "prefill", &["0 to 1000"]),
+        (r#"{"type": "token-load", "context": -1}"#, "context", &["0 to 1000"]),
+        (r#"{"type": "token-load", "bound": 0}"#, "bound", &["1 to 1000000000"]),
+    ] {
+        refuses_profile(&with("scorers", part), &format!("profiles.main.scorers[0].{field}"), words);
+    }
+    for (part, field, words) in [
+        (r#"{"type": "stick-or-spill", "min_share": 0}"#, "min_share", &["more than 0"]),
+        (
+            r#"{"type": "stick-or-spill", "patience_milliseconds": 600001}"#,
+            "patience_milliseconds",
+            &["0 to 600000"],
+        ),
+    ] {
+        refuses_profile(&with("filters", part), &format!("profiles.main.filters[0].{field}"), words);
+    }
+}

@@ -148,6 +148,7 @@ async fn one_pod_s_hits_are_exactly_what_one_cache_can_give() {
         seed: 3,
         conversations: 6,
         turns: 3,
+        skew: 0.0,
         system_prompts: 2,
         system_words: 100,
         turn_words: 30,

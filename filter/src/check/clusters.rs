@@ -68,6 +68,24 @@ impl<'a> Clusters<'a> {
         }
     }
 
+    /// The cluster by which engines are asked, where it can be seen that it is wrong.
+    fn check_metrics(&self, router: &Router, report: &mut Report) {
+        let settings = router.settings();
+        let (Some(metrics), Routing::Address { header, .. }) = (&settings.metrics, &settings.routing) else {
+            return;
+        };
+        let Some(name) = metrics.cluster.as_deref().filter(|_| !self.0.is_empty()) else { return };
+        let problem = match self.0.get(name) {
+            None => format!("has no cluster {name:?}, by which engines are asked for their load; add it"),
+            Some(cluster) if !overrides_host(cluster, header) => format!(
+                "cluster {name:?} has no override_host with the header {header}, so it is chance which engine is asked; add it, or \
+                 name another in metrics.cluster"
+            ),
+            Some(_) => return,
+        };
+        report.warn("static_resources.clusters", problem);
+    }
+
     /// Warns of the clusters by which the pods are reached.
     pub fn check(&self, router: &Router, report: &mut Report) {
         let mut used: Vec<_> = match &router.settings().routing {
@@ -90,6 +108,7 @@ impl<'a> Clusters<'a> {
         }
         self.check_tokenizers(router, report);
         self.check_discovery(router, report);
+        self.check_metrics(router, report);
         match &router.settings().routing {
             Routing::Address { .. } => {
                 used.iter().for_each(|cluster| check_endpoints(cluster, router, report))

@@ -5,6 +5,7 @@ mod vm;
 
 pub use pods::Current;
 pub use vm::Vm;
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use vm::index_settings;
 
 use crate::config::{Router, Settings, TokenizerSettings};

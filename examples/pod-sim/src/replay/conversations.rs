@@ -26,6 +26,8 @@ pub struct Settings {
     pub turns: usize,
     /// Different system prompts; each conversation has one of them.
     pub system_prompts: usize,
+    /// The n-th of them comes in proportion to 1/n^skew; 0: each as often as the others.
+    pub skew: f64,
     /// Words of a system prompt.
     pub system_words: usize,
     /// Words of what the user says in a turn, on average; half to one and a half times that.
@@ -73,10 +75,25 @@ async fn converse(session: &Session, settings: &Settings, conversation: usize) {
 }
 
 fn system(settings: &Settings, conversation: usize) -> Value {
-    let which = draw(settings, conversation, 0, "system") % settings.system_prompts.max(1) as u64;
+    let which = which_system(settings, draw(settings, conversation, 0, "system"));
     let mut text = String::new();
     Prose { seed: mix(settings.seed ^ mix(which)) }.push_words(0, settings.system_words, &mut text);
     json!({"role": "system", "content": text})
+}
+
+/// A system prompt, as `chance` will have it.
+fn which_system(settings: &Settings, chance: u64) -> u64 {
+    let prompts = settings.system_prompts.max(1);
+    if settings.skew == 0.0 {
+        return chance % prompts as u64;
+    }
+    let weights = (1..=prompts).map(|n| (n as f64).powf(-settings.skew));
+    let mut rest = (chance >> 11) as f64 / (1u64 << 53) as f64 * weights.clone().sum::<f64>();
+    let chosen = weights.into_iter().position(|weight| {
+        rest -= weight;
+        rest < 0.0
+    });
+    chosen.unwrap_or(prompts - 1) as u64
 }
 
 fn user(settings: &Settings, conversation: usize, turn: usize) -> Value {
@@ -108,6 +125,7 @@ mod tests {
             conversations: 40,
             turns: 3,
             system_prompts: 4,
+            skew: 0.0,
             system_words: 50,
             turn_words: 20,
             answer_tokens: 8,
@@ -150,5 +168,22 @@ mod tests {
             assert!((10..=30).contains(&about(20, chance)));
         }
         assert_eq!(about(0, 7), 0);
+    }
+
+    #[test]
+    fn a_skewed_load_asks_for_the_first_prompts_most() {
+        let settings = Settings { skew: 1.0, system_prompts: 10, ..settings(1) };
+        let mut counts = [0; 10];
+        for conversation in 0..10_000 {
+            counts[which_system(&settings, draw(&settings, conversation, 0, "system")) as usize] += 1;
+        }
+        // The n-th in proportion to 1/n, of which there are 2.93 in all.
+        for (n, count) in (1..).zip(counts) {
+            let expected = 10_000.0 / 2.929 / f64::from(n);
+            assert!(
+                (f64::from(count) - expected).abs() < 5.0 * expected.sqrt(),
+                "{n}: {count}, not {expected}"
+            );
+        }
     }
 }

@@ -10,11 +10,12 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields, default)]
 pub struct PredictedTtft {
     tolerance: f32,
+    tolerance_milliseconds: f32,
 }
 
 impl Default for PredictedTtft {
     fn default() -> Self {
-        Self { tolerance: 0.1 }
+        Self { tolerance: 0.1, tolerance_milliseconds: 5.0 }
     }
 }
 
@@ -25,17 +26,26 @@ impl Part for PredictedTtft {
         wait there to be prefilled, those of this prompt that the pod doesn't hold, and the pod's rate, which is learnt from \
         the first tokens of streamed answers; a pod that asked for less (429, or 503 with Retry-After) counts as that much \
         slower.";
-    const FIELDS: &'static [Field] = &[Field {
-        name: "tolerance",
-        kind: "number",
-        default: "`0.1`",
-        doc: "Pods within this part of the shortest time are as good as it, 0 to 10: what was learnt is no more exact.",
-    }];
+    const FIELDS: &'static [Field] = &[
+        Field {
+            name: "tolerance",
+            kind: "number",
+            default: "`0.1`",
+            doc: "Pods within this part of the shortest time are as good as it, 0 to 10: what was learnt is no more exact.",
+        },
+        Field {
+            name: "tolerance_milliseconds",
+            kind: "number",
+            default: "`5`",
+            doc: "And within so much more, 0 to 10000: nobody notices.",
+        },
+    ];
     const READS: &'static [SlotId] =
         &[SlotId::Work, SlotId::Pace, SlotId::Engine, SlotId::Chain, SlotId::Residency];
 
     fn build(self, site: &mut Site<'_>) -> Built {
         site.within("tolerance", self.tolerance, 0.0, 10.0);
+        site.within("tolerance_milliseconds", self.tolerance_milliseconds, 0.0, 10_000.0);
         Built::Score(Box::new(self))
     }
 }
@@ -43,7 +53,7 @@ impl Part for PredictedTtft {
 impl Score for PredictedTtft {
     fn score(&self, view: &View<'_>, among: &Positions, scores: &mut [f32]) {
         let best = among.iter().map(|pod| view.first_token(pod)).fold(f32::INFINITY, f32::min);
-        let good = best * (1.0 + self.tolerance);
+        let good = best * (1.0 + self.tolerance) + self.tolerance_milliseconds / 1000.0;
         for pod in among.iter() {
             if let Some(score) = scores.get_mut(pod) {
                 let seconds = view.first_token(pod);
