@@ -39,6 +39,7 @@ fn shares(answers: impl Iterator<Item = Response>) -> BTreeMap<String, usize> {
 fn every_example_has_a_readme_and_a_test_here() {
     let tested = [
         "consistent-hash",
+        "cost-aware",
         "least-requests",
         "prefix-aware",
         "random",
@@ -135,6 +136,56 @@ fn prefix_aware_keeps_a_growing_prompt_on_its_pod() {
     for turn in 0..6 {
         prompt.push_str(&format!("and turn {turn} says more "));
         assert_eq!(pod(&ask(&envoy, &prompt, None)), first);
+    }
+}
+
+#[test]
+fn cost_aware_keeps_a_growing_prompt_on_its_pod() {
+    let pods = Pods::start(4, &[]);
+    let envoy = example("cost-aware", &pods, 4);
+    let mut prompt = "a long beginning that is the same each time ".repeat(30);
+    let first = pod(&ask(&envoy, &prompt, None));
+    for turn in 0..6 {
+        prompt.push_str(&format!("and turn {turn} says more "));
+        assert_eq!(pod(&ask(&envoy, &prompt, None)), first);
+    }
+}
+
+/// An Envoy with the policy of another router, which shows its scores.
+fn policy(name: &str, pods: &Pods) -> Envoy {
+    let file = root().join("examples/policies").join(format!("{name}.json"));
+    let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    let config: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    Envoy::builder().plugin("", config).plugin("/debug_header", json!("x-warmpath-debug")).pods(pods).start()
+}
+
+#[test]
+fn policies_of_other_routers_find_the_warm_pod_and_leave_one_that_is_busy() {
+    for (name, scorers) in [
+        ("dynamo", &["token-load="][..]),
+        ("llm-d", &["queue=", "kv-usage=", "prefix="]),
+        ("llm-d-sticky", &["token-load="]),
+    ] {
+        let pods = Pods::start(3, &["--speedup", "1", "--prefill-rate", "200000", "--decode-rate", "20"]);
+        let envoy = policy(name, &pods);
+        let prompt = "a long beginning that is the same each time ".repeat(40);
+        let home = pod(&ask(&envoy, &prompt, None));
+        let again = ask(&envoy, &prompt, Some(("x-warmpath-debug", "1")));
+        assert_eq!(pod(&again), home, "{name}");
+        let scores = again.header("x-warmpath-scores").expect("asked");
+        assert!(scorers.iter().all(|scorer| scores.contains(scorer)), "{name}: {scores}");
+        // New prompts, one after the other while the earlier ones run, spread.
+        let body = |n: usize| {
+            json!({"model": "sim", "messages": [{"role": "user", "content": format!("{n} ").repeat(800)}],
+            "max_tokens": 200, "ignore_eos": true, "stream": true})
+        };
+        let streams: Vec<_> =
+            (0..6).map(|n| Request::json("/v1/chat/completions", &body(n)).stream(&envoy)).collect();
+        let used: std::collections::BTreeSet<_> = streams
+            .iter()
+            .map(|stream| stream.headers()["x-pod"].to_str().expect("text").to_owned())
+            .collect();
+        assert!(used.len() > 1, "{name}: {used:?}");
     }
 }
 

@@ -85,6 +85,7 @@ fn predictions_are_what_the_engines_find() {
     let model = variable("VLLM_MODEL");
     let envoy = Envoy::with_kv_events(Path::new(&model), &folder.join("files"), ENGINE.model)
         .plugin("/tokenizers/0/block_tokens", json!(ENGINE.block))
+        .plugin("/metrics", json!({"cluster": "pods"}))
         .addresses(&addresses)
         .concurrency(2)
         .start();
@@ -95,6 +96,8 @@ fn predictions_are_what_the_engines_find() {
         wait_for_engine(n, process, address);
     }
 
+    wait_until("both engines to tell their load", || envoy.stat("wasmcustom.warmpath.engines_heard") == 2);
+    assert_eq!(envoy.stat("wasmcustom.warmpath.engines_other_block_size"), 0);
     let warm = converse(&envoy, ENGINE, 0..2, 1, 1);
     report("the first", &warm);
     let alone = converse(&envoy, ENGINE, 100..160, 5, 1);
@@ -104,6 +107,11 @@ fn predictions_are_what_the_engines_find() {
     assert_eq!((mode(1), mode(2)), (2, 2), "both are exact");
     assert!(envoy.stat("wasmcustom.warmpath.kv_events_blocks_removed") > 100, "there were evictions");
     assert_eq!(envoy.stat("wasmcustom.warmpath.kv_events_gaps"), 0);
+
+    let told = |name: &str| envoy.stat(&format!("wasmcustom.warmpath.feedback_{name}"));
+    let [answers, predicted, cached] = ["requests", "predicted_tokens", "cached_tokens"].map(told);
+    println!("{answers} answers told of {cached} cached tokens; {predicted} were predicted");
+    assert!(answers > 300 && predicted.abs_diff(cached) * 50 < predicted, "{predicted}, not {cached}");
 
     // An engine that starts anew in the same place.
     drop(engines.remove(0));
