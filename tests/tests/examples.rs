@@ -170,6 +170,8 @@ fn policies_of_other_routers_find_the_warm_pod_and_leave_one_that_is_busy() {
         let envoy = policy(name, &pods);
         let prompt = "a long beginning that is the same each time ".repeat(40);
         let home = pod(&ask(&envoy, &prompt, None));
+        // Workers tell each other with their ticks what has ended.
+        std::thread::sleep(std::time::Duration::from_millis(300));
         let again = ask(&envoy, &prompt, Some(("x-warmpath-debug", "1")));
         assert_eq!(pod(&again), home, "{name}");
         let scores = again.header("x-warmpath-scores").expect("asked");

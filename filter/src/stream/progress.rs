@@ -76,7 +76,11 @@ impl Progress {
     ) -> Option<FirstToken> {
         self.unwatch(waiting);
         let mut running = self.running.get()?;
-        fleet.index.prefilled(host, &mut running);
+        match is_stream {
+            true => fleet.index.prefilled(host, &mut running),
+            // Its end is near, and is told to others then: twice within a moment they would not be.
+            false => fleet.index.load_mut().prefilled(&mut running),
+        }
         self.running.set(Some(running));
         let tokens = self.tokens.take().filter(|_| is_stream)?;
         let ticks = fleet.ticks().saturating_sub(self.began);

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use warmpath_bench::mock;
 use warmpath_bench::router::Router;
@@ -15,7 +15,7 @@ const WORKERS: usize = 4;
 /// Of one measurement.
 const SECONDS: u64 = 10;
 
-fn envoy(module: &PathBuf, pods: &[SocketAddr], metrics: Option<Value>) -> Envoy {
+fn envoy(module: &Path, pods: &[SocketAddr], metrics: Option<Value>) -> Envoy {
     let builder = Envoy::builder().addresses(pods).module(module).concurrency(WORKERS);
     match metrics {
         Some(metrics) => builder.plugin("/metrics", metrics).start(),
