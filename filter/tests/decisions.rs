@@ -330,9 +330,7 @@ fn a_first_token_is_predicted_from_what_waits_what_is_held_and_how_fast_a_pod_is
     desk.states[2].share = 0.25;
     close(&mut desk, [2.0 * cold / waits, 1.0, 0.5]);
     // What others sent there waits, too, and is taken to be like this.
-    desk.states[1].waiting = 2;
-    let engine = |waiting| Some(Engine { waiting: Some(waiting), ..Engine::default() });
-    desk.engines = vec![None, engine(5.0)];
+    desk.states[1].foreign = 3.0;
     let foreign = 2.0 * (0.1 + 0.288 + 3.0 * 0.288);
     close(&mut desk, [1.0, waits / foreign, waits / (4.0 * cold)]);
 }

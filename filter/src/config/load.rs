@@ -68,9 +68,14 @@ impl Admission {
     }
 
     /// The limit that one more request would exceed.
-    pub fn exceeded(&self, index: &Index, model: Option<&str>) -> Option<Limit> {
+    pub fn exceeded(
+        &self,
+        index: &Index,
+        in_flight: impl FnOnce() -> u64,
+        model: Option<&str>,
+    ) -> Option<Limit> {
         if let Some(most) = self.max_in_flight
-            && index.load().total() >= u64::from(most)
+            && in_flight() >= u64::from(most)
         {
             return Some(Limit::Total(most));
         }

@@ -55,6 +55,7 @@ pub fn build_pods(raw: &[RawPod], fewest: usize, by: RawBy, mistakes: &mut Mista
             weight: raw.weight.unwrap_or(1.0),
             max_in_flight: raw.max_in_flight,
             ranks: raw.ranks,
+            found: false,
         });
     }
     let caches: u64 = pods.iter().map(|pod| u64::from(pod.ranks)).sum();

@@ -59,6 +59,7 @@ pub fn reach(settings: &Settings, configured: &[Pod], found: &[Found]) -> Reach 
             weight: (weight as f32).min(MAX_WEIGHT),
             max_in_flight: None,
             ranks: 1,
+            found: true,
         };
         for rule in discovery.rules.iter().filter(|rule| hosts.iter().any(|host| rule.matches(host))) {
             rule.apply(&mut pod);

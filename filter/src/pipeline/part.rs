@@ -114,6 +114,8 @@ pub struct PodState {
     pub prefill: u32,
     /// Tokens of all prompts under way there.
     pub context: u32,
+    /// Requests that waited there when its engine was heard last, and came from elsewhere.
+    pub foreign: f32,
     /// Does it answer?
     pub healthy: bool,
     /// Has it all the requests that it may have?
@@ -132,6 +134,7 @@ impl Default for PodState {
             waiting: 0,
             prefill: 0,
             context: 0,
+            foreign: 0.0,
             healthy: true,
             full: false,
             share: 1.0,
@@ -171,9 +174,7 @@ impl View<'_> {
     /// like this request.
     pub fn tokens_ahead(&self, pod: usize) -> f32 {
         let Some(state) = self.states.get(pod) else { return 0.0 };
-        let waiting = self.engine(pod).and_then(|engine| engine.waiting).unwrap_or(0.0);
-        let foreign = (waiting - state.waiting as f32).max(0.0);
-        state.prefill as f32 + foreign * self.slots.prompt_tokens()
+        state.prefill as f32 + state.foreign * self.slots.prompt_tokens()
     }
 
     /// Seconds until this request's first token, if it had this many tokens before it.

@@ -10,7 +10,7 @@ use crate::pipeline::{PodState, Positions};
 use crate::places::Places;
 use crate::pods::metrics::Reading;
 use crate::pods::{
-    Board, Breaker, BreakerSettings, Engine, Overdue, Pod, Results, Speed, Verdict, Work, key,
+    Board, Breaker, BreakerSettings, Engine, Moment, Overdue, Pod, Results, Speed, Verdict, Work, key,
 };
 use crate::request::Endpoint;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,10 @@ pub struct Current {
     pub places: Places,
     /// Which failed lately.
     pub breaker: Breaker,
+    /// Requests that waited at their engines when these were heard last, and came from elsewhere.
+    foreign: Vec<f32>,
+    /// Which other VMs, or other configurations, pass over.
+    open_elsewhere: Positions,
     /// What their engines said lately.
     pub engines: Vec<Option<Engine>>,
     /// Which tell how much of a prompt was in their cache.
@@ -44,7 +48,7 @@ impl Plugin {
     /// Fills in what is known of each pod, by position, and returns how long first tokens take.
     pub fn states(&self, fleet: &Fleet, out: &mut Vec<PodState>) -> Speed {
         let Ok(mut current) = self.current.try_borrow_mut() else { return Speed::default() };
-        let Current { router, places, breaker, down, engines, .. } = &mut *current;
+        let Current { router, places, breaker, down, engines, foreign, .. } = &mut *current;
         places.update(router, &fleet.index);
         let now = fleet.ticks();
         let accounts: Vec<_> =
@@ -66,6 +70,7 @@ impl Plugin {
                 waiting,
                 prefill,
                 context,
+                foreign: foreign.get(position).copied().unwrap_or(0.0),
                 healthy: breaker.allows(position, now) && !is_out,
                 full: most.is_some_and(|most| requests >= most),
                 share: breaker.share(position, now),
@@ -90,6 +95,7 @@ impl Plugin {
         router: &Rc<Router>,
         position: usize,
         verdict: Verdict,
+        began: u64,
     ) {
         let Ok(mut current) = self.current.try_borrow_mut() else { return };
         let Some(position) = current.position(router, position) else { return };
@@ -97,13 +103,18 @@ impl Plugin {
         let results = match verdict {
             Verdict::Answer => Results::ANSWER,
             Verdict::Busy(_) => Results::default(),
-            Verdict::Failure | Verdict::Hangs | Verdict::Moved | Verdict::Unreachable => Results::FAILURE,
+            Verdict::Failure | Verdict::Hangs | Verdict::BrokeOff | Verdict::Unreachable => Results::FAILURE,
         };
         if let Some(pod) = places.slot_of(position, 0) {
             fleet.index.load_mut().answered(pod, results);
         }
-        let results = places.account(&fleet.index, position).results;
-        if breaker.judge(position, verdict, fleet.ticks(), results) {
+        let (results, now) = (places.account(&fleet.index, position).results, fleet.ticks());
+        let is_out = |pod: &usize| !breaker.allows(*pod, now) || places.account(&fleet.index, *pod).open;
+        let out = match verdict {
+            Verdict::Answer | Verdict::Busy(_) => 0,
+            _ => (0..router.pods().len()).filter(is_out).count(),
+        };
+        if breaker.judge(position, verdict, Moment { now, began, out }, results) {
             fleet.metrics.add(host, Metric::Opened, 1);
         }
         if matches!(verdict, Verdict::Busy(_)) {
@@ -141,8 +152,8 @@ impl Plugin {
 
     /// Looks at what is overdue: pods that hang, and prompts that must have been prefilled.
     pub(super) fn overdue(&self, host: &impl Host, fleet: &mut Fleet) {
-        let now = fleet.ticks();
-        let next = || self.waiting.try_borrow_mut().ok()?.overdue(now);
+        let now_ticks = fleet.ticks();
+        let next = || self.waiting.try_borrow_mut().ok()?.overdue(now_ticks);
         let overdue: Vec<_> = std::iter::from_fn(next).collect();
         for (running, overdue) in overdue {
             let Some(mut now) = running.get() else { continue };
@@ -154,7 +165,7 @@ impl Plugin {
                 Overdue::Hangs => {
                     let position = self.with_current(|current| current.places.position_of(now.pod)).flatten();
                     if let Some(position) = position {
-                        self.judge(host, fleet, &self.router(), position, Verdict::Hangs);
+                        self.judge(host, fleet, &self.router(), position, Verdict::Hangs, now_ticks);
                     }
                 }
             }
@@ -166,8 +177,15 @@ impl Plugin {
         let Ok(mut current) = self.current.try_borrow_mut() else { return };
         let now = fleet.ticks();
         let mut passed = 0;
-        let Current { router, places, .. } = &mut *current;
+        let Current { router, places, breaker, open_elsewhere, .. } = &mut *current;
         places.update(router, &fleet.index);
+        let told =
+            |position: &usize| places.slots_of(*position).any(|pod| fleet.is_open_elsewhere(self.id, pod));
+        let told: Positions = (0..router.pods().len()).filter(told).collect();
+        for position in open_elsewhere.minus(&told).iter() {
+            breaker.try_again(position, now);
+        }
+        *open_elsewhere = told;
         let mut open = BTreeSet::new();
         for position in 0..current.router.pods().len() {
             if current.breaker.is_open(position, now) {
@@ -179,6 +197,15 @@ impl Plugin {
         if fleet.index.holds_lease() {
             fleet.metrics.record(host, Metric::PodsPassed, passed);
         }
+    }
+
+    /// Requests in flight at all pods, over all VMs.
+    pub fn in_flight(&self, fleet: &Fleet) -> u64 {
+        let Ok(mut current) = self.current.try_borrow_mut() else { return 0 };
+        let Current { router, places, .. } = &mut *current;
+        places.update(router, &fleet.index);
+        let requests = |position| u64::from(places.account(&fleet.index, position).work.requests);
+        (0..router.pods().len()).map(requests).sum()
     }
 
     /// The slots of all of a pod's caches that have one.
@@ -225,11 +252,10 @@ impl Plugin {
             }
         }
         drop(current);
-        drop(fleet);
-        self.read_board(board);
+        self.read_board(board, &fleet);
     }
 
-    fn read_board(&self, board: &Board) {
+    fn read_board(&self, board: &Board, fleet: &Fleet) {
         let Ok(mut current) = self.current.try_borrow_mut() else { return };
         // Without news, what was told becomes stale.
         if std::mem::replace(&mut current.news, board.news()) == board.news()
@@ -239,6 +265,13 @@ impl Plugin {
         }
         let told = |key: &u64| board.told(*key);
         current.engines = current.keys.iter().map(told).collect();
+        let Current { engines, places, foreign, .. } = &mut *current;
+        let waiting = |engine: &Option<Engine>| engine.as_ref().and_then(|engine| engine.waiting);
+        let others = engines.iter().enumerate().map(|(position, engine)| {
+            let own = places.account(&fleet.index, position).work.waiting as f32;
+            waiting(engine).map_or(0.0, |waiting| (waiting - own).max(0.0))
+        });
+        *foreign = others.collect();
     }
 
     /// Another router, if the pods that were found make one.
@@ -268,6 +301,8 @@ impl Current {
             keys: keys(&router),
             router,
             places: Places::default(),
+            foreign: Vec::new(),
+            open_elsewhere: Positions::default(),
             engines: Vec::new(),
             tells: BTreeMap::new(),
             down: Positions::default(),
@@ -282,18 +317,18 @@ impl Current {
             return Some(position);
         }
         let pod = router.pods().get(position)?;
-        self.router.pods().iter().position(|now| now.name == pod.name && now.target == pod.target)
+        self.router.pods().iter().position(|now| now.id() == pod.id())
     }
 
     /// Decides among other pods from now on. What is known of those that stay is kept.
     fn replace(&mut self, next: Router) {
         let old = std::mem::replace(&mut self.router, Rc::new(next));
-        let before = self.router.pods().iter().map(|pod| {
-            old.pods().iter().position(|before| before.name == pod.name && before.target == pod.target)
-        });
+        let before =
+            self.router.pods().iter().map(|pod| old.pods().iter().position(|before| before.id() == pod.id()));
         self.breaker.replace(before);
         self.keys = keys(&self.router);
         self.news = 0;
+        self.open_elsewhere = Positions::default();
         self.places = Places::default();
         self.tells = BTreeMap::new();
     }

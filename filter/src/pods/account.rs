@@ -9,6 +9,8 @@ const PACE_HALVES: f32 = 600.0;
 const RESULTS_HALVE: f32 = 100.0;
 /// Tokens ahead of a first token that are taken for true.
 const MOST_AHEAD: u32 = 50_000_000;
+/// Greatest sum that is told.
+const MOST_SUM: f32 = 1e12;
 /// What weighs less is forgotten.
 const NOTHING: f32 = 0.01;
 
@@ -196,7 +198,7 @@ impl Account {
         }
         let Pace { count, work, seconds, work_squared, work_seconds } = *pace;
         for sum in [count, work, seconds, work_squared, work_seconds, results.answers, results.failures] {
-            out.put_u32(sum.to_bits());
+            out.put_u32(sum.min(MOST_SUM).to_bits());
         }
         out.put_u8(u8::from(*open));
     }
@@ -207,7 +209,7 @@ impl Account {
             Work { requests: from.u32()?, waiting: from.u32()?, prefill: from.u32()?, context: from.u32()? };
         let mut sum = || {
             let sum = f32::from_bits(from.u32()?);
-            (0.0..1e12).contains(&sum).then_some(sum)
+            (0.0..=MOST_SUM).contains(&sum).then_some(sum)
         };
         let pace =
             Pace { count: sum()?, work: sum()?, seconds: sum()?, work_squared: sum()?, work_seconds: sum()? };

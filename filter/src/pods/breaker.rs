@@ -7,7 +7,8 @@
 
 use super::Results;
 
-/// Ticks after which a request that tries a pod again is given up, and the next may.
+/// Ticks after which a request that tries a pod again is given up, and the next may: at least; a streamed one is waited for until it
+/// counts as hanging.
 const PROBE_LOST: u64 = 100;
 /// Doublings of the time for which a pod is passed over.
 const MOST_TIMES: u32 = 16;
@@ -43,6 +44,18 @@ impl Default for BreakerSettings {
     }
 }
 
+/// When a request told something, and what was so then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The tick.
+    pub now: u64,
+    /// The tick at which the request was sent.
+    pub began: u64,
+    /// Pods that are passed over by any VM. With half of them out no more is passed over for what it answers: what all have in
+    /// common is no pod's fault.
+    pub out: usize,
+}
+
 /// What one request told of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -54,9 +67,9 @@ pub enum Verdict {
     Failure,
     /// It lets a request wait for its first token for too long.
     Hangs,
-    /// A retry went elsewhere: it may have been busy, have failed or not be there. Envoy doesn't tell.
-    Moved,
-    /// No connection, or a reset.
+    /// It broke off, or a retry went elsewhere: it may have been busy, have failed or not be there. Envoy doesn't tell.
+    BrokeOff,
+    /// No connection.
     Unreachable,
 }
 
@@ -79,8 +92,8 @@ struct State {
     phase: Phase,
     /// How often in a row it was opened.
     times: u32,
-    /// Retries in a row that went elsewhere.
-    moved: u32,
+    /// Requests in a row that broke off.
+    broke_off: u32,
     halvings: u32,
     /// Tick from which it is sent twice as much again, and after how many more again.
     next_doubling: u64,
@@ -109,14 +122,16 @@ impl Breaker {
 
     /// Takes note of what a request told. `results` is how the pod answered lately, over all VMs and this request included. Says
     /// whether the pod is passed over from now on.
-    pub fn judge(&mut self, position: usize, verdict: Verdict, now: u64, results: Results) -> bool {
-        let few = self.may_open_another(now);
+    pub fn judge(&mut self, position: usize, verdict: Verdict, at: Moment, results: Results) -> bool {
+        let Moment { now, began, out } = at;
+        let few = (out + 1) * 2 <= self.states.len();
         let BreakerSettings { failures, failure_share, .. } = self.settings;
         let Some(state) = self.states.get_mut(position) else { return false };
-        let tried = matches!(state.phase, Phase::Open { until, .. } if now >= until);
+        // What was sent before is no try.
+        let tried = matches!(state.phase, Phase::Open { until, .. } if began >= until);
         let opens = match verdict {
             Verdict::Answer => {
-                state.moved = 0;
+                state.broke_off = 0;
                 if tried || matches!(state.phase, Phase::Open { unreachable: true, .. }) {
                     (state.phase, state.times) = (Phase::Closed, 0);
                 }
@@ -132,10 +147,10 @@ impl Breaker {
             Verdict::Unreachable => true,
             Verdict::Hangs => tried || few,
             // Once it may have been busy. Again, with no answer between, it is of no use, whatever it says.
-            Verdict::Moved => {
-                state.moved = state.moved.saturating_add(1);
+            Verdict::BrokeOff => {
+                state.broke_off = state.broke_off.saturating_add(1);
                 state.busy(None, now);
-                tried || few && state.moved > 1
+                tried || few && state.broke_off > 1
             }
             Verdict::Failure => {
                 let total = results.answers + results.failures;
@@ -146,7 +161,7 @@ impl Breaker {
         if opens {
             let until = now.saturating_add(self.settings.ticks(state.times));
             state.times = (state.times + 1).min(MOST_TIMES);
-            let unreachable = matches!(verdict, Verdict::Unreachable | Verdict::Moved);
+            let unreachable = matches!(verdict, Verdict::Unreachable | Verdict::BrokeOff);
             state.phase = Phase::Open { until, unreachable, probe: None };
         }
         opens
@@ -165,7 +180,8 @@ impl Breaker {
     pub fn allows(&self, position: usize, now: u64) -> bool {
         match self.states.get(position).map(|state| state.phase) {
             Some(Phase::Open { until, probe, .. }) => {
-                now >= until && probe.is_none_or(|since| now.saturating_sub(since) >= PROBE_LOST)
+                let lost = PROBE_LOST.max(self.settings.first_token_ticks);
+                now >= until && probe.is_none_or(|since| now.saturating_sub(since) >= lost)
             }
             _ => true,
         }
@@ -187,10 +203,13 @@ impl Breaker {
         (-(state.halvings as f32)).exp2()
     }
 
-    /// Whether fewer than half of the pods are passed over: what all have in common is no pod's fault.
-    fn may_open_another(&self, now: u64) -> bool {
-        let open = (0..self.states.len()).filter(|position| !self.allows(*position, now)).count();
-        (open + 1) * 2 <= self.states.len()
+    /// Another VM no longer passes the pod over: this one tries it, too, before it sends it everything.
+    pub fn try_again(&mut self, position: usize, now: u64) {
+        if let Some(state) = self.states.get_mut(position)
+            && state.phase == Phase::Closed
+        {
+            state.phase = Phase::Open { until: now, unreachable: true, probe: None };
+        }
     }
 }
 
@@ -220,6 +239,12 @@ mod tests {
     const BAD: Results = Results { answers: 4.0, failures: 6.0 };
     const FAIR: Results = Results { answers: 40.0, failures: 6.0 };
 
+    /// Judges a request that was sent at that very tick.
+    fn judge(breaker: &mut Breaker, position: usize, verdict: Verdict, now: u64, results: Results) {
+        let out = (0..breaker.states.len()).filter(|pod| !breaker.allows(*pod, now)).count();
+        breaker.judge(position, verdict, Moment { now, began: now, out }, results);
+    }
+
     fn breaker(pods: usize) -> Breaker {
         Breaker::new(BreakerSettings::default(), pods)
     }
@@ -227,15 +252,15 @@ mod tests {
     #[test]
     fn an_unreachable_pod_is_passed_over_and_an_answer_ends_that() {
         let mut breaker = breaker(2);
-        breaker.judge(1, Verdict::Unreachable, 100, Results::FAILURE);
+        judge(&mut breaker, 1, Verdict::Unreachable, 100, Results::FAILURE);
         assert!(breaker.allows(0, 100));
         assert!(!breaker.allows(1, 129) && breaker.is_open(1, 129));
         assert!(breaker.allows(1, 130) && !breaker.is_open(1, 130), "one may try");
         breaker.sent(1, 130);
         assert!(!breaker.allows(1, 131), "and others wait");
-        breaker.judge(1, Verdict::Answer, 131, Results::ANSWER);
+        judge(&mut breaker, 1, Verdict::Answer, 131, Results::ANSWER);
         assert!(breaker.allows(1, 131));
-        breaker.judge(7, Verdict::Unreachable, 1, Results::FAILURE);
+        judge(&mut breaker, 7, Verdict::Unreachable, 1, Results::FAILURE);
         assert!(breaker.allows(7, 2), "a pod that isn't there harms nobody");
     }
 
@@ -244,55 +269,56 @@ mod tests {
         let mut breaker = breaker(2);
         let mut now = 0;
         for ticks in [30, 60, 120, 240, 480, 600, 600] {
-            breaker.judge(0, Verdict::Unreachable, now, Results::FAILURE);
-            breaker.judge(0, Verdict::Unreachable, now, Results::FAILURE);
+            judge(&mut breaker, 0, Verdict::Unreachable, now, Results::FAILURE);
+            judge(&mut breaker, 0, Verdict::Unreachable, now, Results::FAILURE);
             assert!(!breaker.allows(0, now + ticks - 1) && breaker.allows(0, now + ticks), "{ticks}");
             now += ticks;
             breaker.sent(0, now);
         }
-        assert!(!breaker.allows(0, now + PROBE_LOST - 1), "nothing came of the try so far");
-        assert!(breaker.allows(0, now + PROBE_LOST), "it is lost: the next may try");
+        let lost = BreakerSettings::default().first_token_ticks;
+        assert!(!breaker.allows(0, now + lost - 1), "nothing came of the try so far");
+        assert!(breaker.allows(0, now + lost), "it is lost: the next may try");
     }
 
     #[test]
     fn a_retry_that_went_elsewhere_once_may_mean_that_it_was_busy() {
         let mut breaker = breaker(4);
-        breaker.judge(0, Verdict::Moved, 0, Results::FAILURE);
+        judge(&mut breaker, 0, Verdict::BrokeOff, 0, Results::FAILURE);
         assert!(breaker.allows(0, 0));
         assert_eq!(breaker.share(0, 0), 0.5);
-        breaker.judge(0, Verdict::Answer, 1, FAIR);
-        breaker.judge(0, Verdict::Moved, 2, FAIR);
+        judge(&mut breaker, 0, Verdict::Answer, 1, FAIR);
+        judge(&mut breaker, 0, Verdict::BrokeOff, 2, FAIR);
         assert!(breaker.allows(0, 2));
-        breaker.judge(0, Verdict::Moved, 3, FAIR);
+        judge(&mut breaker, 0, Verdict::BrokeOff, 3, FAIR);
         assert!(!breaker.allows(0, 3), "twice, and no answer between");
-        (1..4).for_each(|pod| (0..9).for_each(|_| _ = breaker.judge(pod, Verdict::Moved, 3, BAD)));
+        (1..4).for_each(|pod| (0..9).for_each(|_| judge(&mut breaker, pod, Verdict::BrokeOff, 3, BAD)));
         assert_eq!((0..4).filter(|pod| breaker.allows(*pod, 3)).count(), 2, "never more than half");
     }
 
     #[test]
     fn failures_count_when_they_are_many_and_most() {
         let mut breaker = breaker(4);
-        breaker.judge(0, Verdict::Failure, 0, Results::FAILURE);
-        breaker.judge(0, Verdict::Failure, 0, FAIR);
+        judge(&mut breaker, 0, Verdict::Failure, 0, Results::FAILURE);
+        judge(&mut breaker, 0, Verdict::Failure, 0, FAIR);
         assert!(breaker.allows(0, 0));
-        breaker.judge(0, Verdict::Failure, 0, BAD);
+        judge(&mut breaker, 0, Verdict::Failure, 0, BAD);
         assert!(!breaker.allows(0, 0));
-        breaker.judge(0, Verdict::Answer, 5, BAD);
+        judge(&mut breaker, 0, Verdict::Answer, 5, BAD);
         assert!(!breaker.allows(0, 5), "an answer of before is no proof");
         breaker.sent(0, 30);
-        breaker.judge(0, Verdict::Failure, 31, FAIR);
+        judge(&mut breaker, 0, Verdict::Failure, 31, FAIR);
         assert!(!breaker.allows(0, 90), "what tried it failed");
-        breaker.judge(0, Verdict::Answer, 95, FAIR);
+        judge(&mut breaker, 0, Verdict::Answer, 95, FAIR);
         assert!(breaker.allows(0, 95));
     }
 
     #[test]
     fn what_half_of_the_pods_have_in_common_is_not_their_fault() {
         let mut breaker = breaker(4);
-        (0..4).for_each(|pod| _ = breaker.judge(pod, Verdict::Hangs, 0, BAD));
+        (0..4).for_each(|pod| judge(&mut breaker, pod, Verdict::Hangs, 0, BAD));
         assert_eq!((0..4).filter(|pod| breaker.allows(*pod, 0)).count(), 2);
         let mut alone = Breaker::new(BreakerSettings::default(), 1);
-        alone.judge(0, Verdict::Failure, 0, BAD);
+        judge(&mut alone, 0, Verdict::Failure, 0, BAD);
         assert!(alone.allows(0, 0));
     }
 
@@ -300,14 +326,14 @@ mod tests {
     fn a_busy_pod_is_sent_less_and_by_and_by_more_again() {
         let mut breaker = breaker(1);
         assert_eq!(breaker.share(0, 0), 1.0);
-        (0..10).for_each(|_| _ = breaker.judge(0, Verdict::Busy(None), 5, Results::default()));
+        (0..10).for_each(|_| judge(&mut breaker, 0, Verdict::Busy(None), 5, Results::default()));
         assert_eq!(breaker.share(0, 5), 0.5, "one moment");
-        breaker.judge(0, Verdict::Busy(Some(3)), 6, Results::default());
+        judge(&mut breaker, 0, Verdict::Busy(Some(3)), 6, Results::default());
         assert_eq!(breaker.share(0, 35), 0.25);
         assert_eq!(breaker.share(0, 36), 0.5);
         assert_eq!(breaker.share(0, 66), 1.0);
         for now in 100..200 {
-            breaker.judge(0, Verdict::Busy(Some(u32::MAX)), now, Results::default());
+            judge(&mut breaker, 0, Verdict::Busy(Some(u32::MAX)), now, Results::default());
         }
         assert_eq!(breaker.share(0, 200), 1.0 / 16.0, "never nothing");
         assert_eq!(breaker.share(0, 200 + 5 * LONGEST_RETRY), 1.0);
@@ -315,9 +341,38 @@ mod tests {
     }
 
     #[test]
+    fn only_what_was_sent_since_is_a_try() {
+        let mut breaker = breaker(4);
+        let at = |now, began, out| Moment { now, began, out };
+        judge(&mut breaker, 0, Verdict::Hangs, 0, BAD);
+        assert!(!breaker.judge(0, Verdict::Failure, at(40, 10, 0), FAIR), "it was sent before");
+        assert!(breaker.allows(0, 40), "so it may still be tried");
+        breaker.judge(0, Verdict::Answer, at(41, 10, 0), FAIR);
+        breaker.sent(0, 42);
+        assert!(!breaker.allows(0, 43), "an answer to an earlier request proves nothing");
+        breaker.judge(0, Verdict::Answer, at(44, 42, 0), FAIR);
+        assert!(breaker.allows(0, 44));
+        assert!(
+            !breaker.judge(1, Verdict::Failure, at(50, 50, 2), BAD),
+            "other VMs pass over half of them already"
+        );
+    }
+
+    #[test]
+    fn what_another_vm_passed_over_is_tried_by_one_request() {
+        let mut breaker = breaker(2);
+        breaker.try_again(0, 10);
+        assert!(breaker.allows(0, 10) && !breaker.is_open(0, 10));
+        breaker.sent(0, 10);
+        assert!(!breaker.allows(0, 11));
+        judge(&mut breaker, 0, Verdict::Answer, 12, FAIR);
+        assert!(breaker.allows(0, 12));
+    }
+
+    #[test]
     fn who_stays_keeps_what_is_known_of_it() {
         let mut breaker = breaker(3);
-        breaker.judge(2, Verdict::Unreachable, 0, Results::FAILURE);
+        judge(&mut breaker, 2, Verdict::Unreachable, 0, Results::FAILURE);
         breaker.replace([Some(2), None, Some(0), Some(9)].into_iter());
         assert_eq!([0, 1, 2, 3].map(|pod| breaker.allows(pod, 1)), [false, true, true, true]);
     }

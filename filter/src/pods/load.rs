@@ -99,12 +99,6 @@ impl Load {
         others.fold(self.models.get(&model).copied().unwrap_or(0), u32::saturating_add)
     }
 
-    /// Requests in flight over all pods that are in the roster.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.now.iter().map(|(_, account)| u64::from(account.work.requests)).sum()
-    }
-
     /// Own requests in flight, over all pods.
     #[must_use]
     pub fn own(&self) -> u64 {

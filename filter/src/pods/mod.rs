@@ -15,7 +15,7 @@ mod waiting;
 
 pub use account::{Account, Job, Pace, Results, Running, Work};
 pub use board::{Board, Content, Told, key};
-pub use breaker::{Breaker, BreakerSettings, Verdict};
+pub use breaker::{Breaker, BreakerSettings, Moment, Verdict};
 pub use discovery::Found;
 pub use engine::{Engine, Lora, MOST_ADAPTERS, adapter};
 pub use ledger::{Ledger, MOST_MODELS};

@@ -23,13 +23,19 @@ pub struct Pod {
     pub max_in_flight: Option<u32>,
     /// Data-parallel ranks, each with a cache of its own.
     pub ranks: u32,
+    /// Whether Envoy knew of it, and not the configuration.
+    pub found: bool,
 }
 
 impl Pod {
     /// Identity across configurations: the same name at another address is another engine with a cold cache, so both
-    /// are in it.
+    /// are in it. What a found pod is called depends on its neighbours, so its address is all.
     pub fn id(&self) -> String {
-        if self.name == self.target { self.name.clone() } else { format!("{}@{}", self.name, self.target) }
+        if self.found || self.name == self.target {
+            self.target.clone()
+        } else {
+            format!("{}@{}", self.name, self.target)
+        }
     }
 
     /// Identity of the cache of a rank; `None` where the pod has fewer.

@@ -280,7 +280,7 @@ impl Stream {
         let _ = host.set_filter_state("warmpath", state.as_bytes());
         let took = host.now().saturating_sub(start).as_micros();
         fleet.metrics.record(host, Metric::DecisionTime, u64::try_from(took).unwrap_or(u64::MAX));
-        self.progress = Progress::begin(host, fleet, &plugin.waiting, &plugin.settings, &sent, body);
+        self.progress = Some(Progress::begin(host, fleet, &plugin.waiting, &plugin.settings, &sent, body));
         self.answer.tells_nothing = body.is_some_and(Body::computes_all);
         self.ask_for_load(host, &headers);
         self.sent = Some(sent);

@@ -32,15 +32,8 @@ pub struct Progress {
     model: Option<u64>,
 }
 
-/// A first token came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FirstToken {
-    /// Ticks since the request was sent.
-    pub ticks: u64,
-}
-
 impl Progress {
-    /// The request is on its way. `None` where its pod has no slot.
+    /// The request is on its way.
     pub fn begin(
         host: &impl Host,
         fleet: &mut Fleet,
@@ -48,9 +41,9 @@ impl Progress {
         settings: &Settings,
         sent: &Sent,
         body: Option<&dyn Body>,
-    ) -> Option<Self> {
-        let running = Rc::new(Cell::new(Some(sent.running?)));
-        let began = fleet.ticks();
+    ) -> Self {
+        let running = Rc::new(Cell::new(sent.running));
+        let began = sent.began;
         let (ticks, overdue) = match body.is_some_and(|body| body.streams()) {
             true => (settings.breaker.first_token_ticks, Overdue::Hangs),
             false => ((PATIENCE * sent.predicted * 10.0) as u64 + LEAST_TICKS, Overdue::Prefilled),
@@ -62,34 +55,35 @@ impl Progress {
         if let Some(model) = model {
             fleet.index.load_mut().model_started(model);
         }
-        let tokens = Some(sent.ahead.saturating_add(sent.job.prefill));
-        Some(Self { running, watched: watched.unwrap_or_default(), at: host.now(), began, tokens, model })
+        // Of a prompt that wasn't read nothing is known.
+        let tokens = (sent.job.context > 0).then(|| sent.ahead.saturating_add(sent.job.prefill));
+        Self { running, watched: watched.unwrap_or_default(), at: host.now(), began, tokens, model }
     }
 
-    /// What came first of the answer, a token where `is_stream`. `None` where that says nothing of how long a first token takes.
+    /// What came first of the answer: a token where `is_stream`.
     pub fn first_token(
         &mut self,
         host: &impl Host,
         fleet: &mut Fleet,
         waiting: &RefCell<Waiting>,
         is_stream: bool,
-    ) -> Option<FirstToken> {
+    ) {
         self.unwatch(waiting);
-        let mut running = self.running.get()?;
+        let Some(mut running) = self.running.get() else { return };
         match is_stream {
             true => fleet.index.prefilled(host, &mut running),
             // Its end is near, and is told to others then: twice within a moment they would not be.
             false => fleet.index.load_mut().prefilled(&mut running),
         }
         self.running.set(Some(running));
-        let tokens = self.tokens.take().filter(|_| is_stream)?;
+        let (Some(tokens), Some(took)) = (self.tokens.take(), host.now().checked_sub(self.at)) else {
+            return;
+        };
         let ticks = fleet.ticks().saturating_sub(self.began);
-        let took = host.now().checked_sub(self.at)?;
-        if took <= Duration::from_millis(100 * ticks) + JUMP {
+        if is_stream && took <= Duration::from_millis(100 * ticks) + JUMP {
             fleet.index.load_mut().observed(running.pod, Pace::of(tokens, took.as_secs_f32()));
             fleet.metrics.record(host, Metric::FirstToken, took.as_millis() as u64);
         }
-        Some(FirstToken { ticks })
     }
 
     /// A retry took it to another pod, whose answer has begun; what it does there began at a time that nobody knows.

@@ -16,8 +16,10 @@ use crate::workflow::{Record, Sent, recorded, session, withdrawn};
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
 /// How its words begin for an answer that took too long.
 const LATE: [&[u8]; 2] = [b"response_timeout", b"upstream_per_try"];
-/// How they begin for a connection that could not be made, or ended.
-const BROKEN: [&[u8]; 2] = [b"upstream_reset", b"no_healthy_upstream"];
+/// How they begin for a connection that ended.
+const BROKE_OFF: &[u8] = b"upstream_reset";
+/// What they have for one that could not be made.
+const UNREACHABLE: [&[u8]; 3] = [b"connection_failure", b"connection_timeout", b"no_healthy_upstream"];
 /// What a reset is for that Envoy made itself: one of the cluster's circuit breakers is open.
 const OVERFLOW: &[u8] = b"{overflow";
 /// By what an engine is asked for its load, and by what it tells.
@@ -82,10 +84,16 @@ impl Stream {
                 self.judge(host, &mut fleet, served, verdict);
             }
             self.hear(host, served, &headers);
+        } else if (200..300).contains(&status) {
+            // Somebody served it whom nobody had chosen: nothing of it is known of any pod.
+            self.withdraw(host, &mut fleet);
+            if let Some(progress) = &mut self.progress {
+                progress.moved(host, &mut fleet, &plugin.waiting, None, sent.job);
+            }
         }
         if (200..300).contains(&status) {
             // It is in the pod's cache from now on: nothing is left to take back.
-            self.answer.prediction = self.prediction(served.unwrap_or(sent.decision.pod));
+            self.answer.prediction = served.and_then(|served| self.prediction(served));
             self.slots.chain.cached = Vec::new();
             if self.answer.prediction.is_none() {
                 self.slots.chain = Chain::default();
@@ -141,15 +149,15 @@ impl Stream {
 
     fn first_token(&mut self, host: &impl Host) {
         let plugin = self.plugin.clone();
-        let (Ok(mut fleet), Some(progress)) = (plugin.fleet.try_borrow_mut(), &mut self.progress) else {
-            return;
-        };
+        let (Ok(mut fleet), Some(sent)) = (plugin.fleet.try_borrow_mut(), self.sent) else { return };
         let is_stream = self.answer.is_stream;
-        let first = progress.first_token(host, &mut fleet, &plugin.waiting, is_stream);
-        let most = plugin.settings.breaker.first_token_ticks;
-        let late = first.is_some_and(|first| first.ticks > most);
-        if let (true, Some(pod)) = (is_stream, self.answer.pod) {
-            self.judge(host, &mut fleet, pod, if late { Verdict::Failure } else { Verdict::Answer });
+        if let Some(progress) = &mut self.progress {
+            progress.first_token(host, &mut fleet, &plugin.waiting, is_stream);
+        }
+        // One that comes too late was taken for hanging, and speaks of what was then.
+        let late = fleet.ticks().saturating_sub(sent.began) > plugin.settings.breaker.first_token_ticks;
+        if let (true, false, Some(pod)) = (is_stream, late, self.answer.pod) {
+            self.judge(host, &mut fleet, pod, Verdict::Answer);
         }
     }
 
@@ -187,8 +195,8 @@ impl Stream {
     }
 
     fn judge(&self, host: &impl Host, fleet: &mut Fleet, pod: usize, verdict: Verdict) {
-        if let Some(router) = &self.router {
-            self.plugin.judge(host, fleet, router, pod, verdict);
+        if let (Some(router), Some(sent)) = (&self.router, &self.sent) {
+            self.plugin.judge(host, fleet, router, pod, verdict, sent.began);
         }
     }
 
@@ -224,7 +232,7 @@ impl Stream {
     /// Envoy's retry took the request from its first pod to another.
     fn moved(&mut self, host: &impl Host, fleet: &mut Fleet, sent: Sent, served: usize) {
         fleet.metrics.add(host, Metric::Moved, 1);
-        self.judge(host, fleet, sent.decision.pod, Verdict::Moved);
+        self.judge(host, fleet, sent.decision.pod, Verdict::BrokeOff);
         self.withdraw(host, fleet);
         let pod = self.router.as_ref().and_then(|router| self.plugin.slot_of(router, served, sent.rank));
         let job = self.slots.job(served);
@@ -281,11 +289,12 @@ fn verdict(host: &impl Host, status: u16, headers: &HeaderMap) -> Option<Verdict
 
 /// What Envoy's own words for the end of a request say of its pod; `None` where they speak of the client, or of Envoy.
 fn failure(details: &[u8]) -> Option<Verdict> {
-    let begins = |starts: &[&[u8]]| starts.iter().any(|start| details.starts_with(start));
+    let has = |word: &&[u8]| details.windows(word.len()).any(|part| part == *word);
     match () {
-        () if details.windows(OVERFLOW.len()).any(|part| part == OVERFLOW) => None,
-        () if begins(&LATE) => Some(Verdict::Failure),
-        () if begins(&BROKEN) => Some(Verdict::Unreachable),
+        () if has(&OVERFLOW) => None,
+        () if LATE.iter().any(|start| details.starts_with(start)) => Some(Verdict::Failure),
+        () if UNREACHABLE.iter().any(has) => Some(Verdict::Unreachable),
+        () if details.starts_with(BROKE_OFF) => Some(Verdict::BrokeOff),
         () => None,
     }
 }
@@ -300,7 +309,9 @@ mod tests {
             ("via_upstream", None),
             ("upstream_reset_before_response_started{connection_failure}", Some(Verdict::Unreachable)),
             ("upstream_reset_before_response_started{connection_timeout}", Some(Verdict::Unreachable)),
-            ("upstream_reset_after_response_started{connection_termination}", Some(Verdict::Unreachable)),
+            ("upstream_reset_after_response_started{connection_termination}", Some(Verdict::BrokeOff)),
+            ("upstream_reset_before_response_started{remote_reset}", Some(Verdict::BrokeOff)),
+            ("no_healthy_upstream", Some(Verdict::Unreachable)),
             ("upstream_reset_before_response_started{overflow}", None),
             ("upstream_per_try_idle_timeout", Some(Verdict::Failure)),
             ("response_timeout", Some(Verdict::Failure)),

@@ -39,6 +39,8 @@ pub struct Sent {
     pub record: Option<Record>,
     /// The session, where the index was told that the pod serves it.
     pub session: Option<BlockHash>,
+    /// The tick at which it was sent.
+    pub began: u64,
     /// The log's clock at that time.
     pub clock: u32,
     /// Whether the prompt took part in the decision.
@@ -93,7 +95,9 @@ impl<H: Host> Executor<'_, H> {
                 true => fleet.catch_up(self.host),
                 false => fleet.index.standing(),
             };
-        if let Some(limit) = admission.exceeded(&fleet.index, slots.model.as_deref()) {
+        if let Some(limit) =
+            admission.exceeded(&fleet.index, || self.plugin.in_flight(fleet), slots.model.as_deref())
+        {
             return Outcome::Shed(limit);
         }
         let by_prefix = !slots.chain.is_empty() && profile.reads(SlotId::Residency);
@@ -160,6 +164,7 @@ impl<H: Host> Executor<'_, H> {
             running: None,
             record: None,
             session: None,
+            began: fleet.ticks(),
             clock: fleet.index.replica().clock_at(wall),
             by_prefix: false,
             is_exact: false,

@@ -54,6 +54,8 @@ pub struct Scout {
     /// Times in a row that nobody was found.
     empty: u32,
     changed: bool,
+    /// Whether other pods were found.
+    urgent: bool,
     written: u64,
     ticked: Option<u64>,
     next_look: u64,
@@ -85,6 +87,7 @@ impl Scout {
             failed_looks: 0,
             empty: 0,
             changed: false,
+            urgent: false,
             written: 0,
             ticked: None,
             next_look: 0,
@@ -135,10 +138,10 @@ impl Scout {
         // What every VM reads and takes in: twice a period, not with each answer.
         let pause = self.metrics.as_ref().map_or(1, |metrics| metrics.period_ticks / 2);
         let since = now.saturating_sub(self.written);
-        if (self.changed && since >= pause || since >= HEARTBEAT)
+        if (self.urgent || self.changed && since >= pause || since >= HEARTBEAT)
             && matches!(self.board.write(host, &self.content), Ok(true))
         {
-            (self.changed, self.written) = (false, now);
+            (self.changed, self.urgent, self.written) = (false, false, now);
         }
     }
 
@@ -262,7 +265,7 @@ impl Scout {
         // Something else may have answered, or Envoy has just begun to know the cluster.
         let sure = !found.is_empty() || self.empty >= SURE;
         if sure && found != self.content.found {
-            (self.content.found, self.changed) = (found, true);
+            (self.content.found, self.urgent) = (found, true);
         }
         Ok(())
     }

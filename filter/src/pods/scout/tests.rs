@@ -200,3 +200,19 @@ fn blocks_of_another_size_are_named() {
     );
     assert!(!stand.logs().contains("very-secret"));
 }
+
+#[test]
+fn who_was_down_when_nothing_more_could_be_learnt_is_not_down_for_ever() {
+    let shared = FakeShared::default();
+    let mut stand = Stand::new(&shared, BOTH);
+    let sick = hosts(&[1]).replacen(
+        "{\"address\"",
+        "{\"health_status\": {\"failed_active_health_check\": true}, \"address\"",
+        1,
+    );
+    stand.tick(15, &|cluster, _| (cluster == "admin").then(|| ("200", sick.clone())));
+    let down = |stand: &Stand| stand.plugin.with_current(|current| current.down.contains(0)).unwrap();
+    assert!(down(&stand));
+    stand.tick(100, &|_, _| None);
+    assert!(!down(&stand));
+}
