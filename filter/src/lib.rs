@@ -13,7 +13,8 @@
 //!
 //! * **Data** ([`index`], [`pods`]): which pod holds how much of a chain, and how much each has to do. Each Envoy worker has a
 //!   VM of its own without shared memory, so each keeps a replica, and replicas follow one log in Envoy's shared data. What a
-//!   pod holds is what was routed to it, or what its engine says by KV events ([`events`]).
+//!   pod holds is what was routed to it, or what its engine says by KV events ([`events`]). Which pods there are, and what
+//!   engines say of their load, one VM asks and all read ([`pods::Scout`], [`pods::Board`]).
 //! * **Decision** ([`pipeline`], [`config`]): small parts, put together into profiles by configuration, and refused when
 //!   they are loaded if they don't fit together.
 //! * **Execution** ([`workflow`]): selectors without side effects, plans of them, and one executor that talks to Envoy.

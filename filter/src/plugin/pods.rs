@@ -62,7 +62,7 @@ impl Plugin {
         out.extend(router.pods().iter().zip(&accounts).enumerate().map(|(position, (pod, account))| {
             let Work { requests, waiting, prefill, context } = account.work;
             let most = pod.max_in_flight.or(self.settings.admission.max_in_flight_per_pod);
-            // Who closed it again tells of it sooner than who opened it.
+            // Among the flags that were added up is this configuration's own, which says less than its breaker does.
             let elsewhere = || places.slots_of(position).any(|pod| fleet.is_open_elsewhere(self.id, pod));
             let is_out = asleep(position) || down.contains(position) || account.open && elsewhere();
             PodState {
