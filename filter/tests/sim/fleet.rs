@@ -1,8 +1,8 @@
 //! A fleet in simulated time: pods of unequal speed with caches of bounded size, and requests that share prefixes by Zipf's law.
 //!
 //! A pod prefills one prompt at a time, in the order in which they came, while it decodes up to a batch of others. Its cache holds
-//! so many blocks and forgets the least recently used. The router knows what the filter would: what was routed, what is under way,
-//! and how long first tokens took.
+//! so many blocks and forgets the least recently used. The router knows what the filter would of engines that send KV events: what
+//! they hold, what was routed and is under way, and how long first tokens took.
 
 use super::{Ask, Desk};
 use std::cmp::Reverse;
@@ -108,6 +108,18 @@ struct Pod {
     pace: Pace,
 }
 
+impl Pod {
+    /// The next of the queue, whose prefill begins now, if the pod is free for it.
+    fn next(&mut self, batch: usize) -> Option<usize> {
+        if self.prefilling || self.decoding >= batch {
+            return None;
+        }
+        let request = self.queue.pop_front()?;
+        self.prefilling = true;
+        Some(request)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrives,
@@ -136,7 +148,7 @@ pub fn run(desk: &mut Desk, fleet: &Fleet, seed: u64) -> Figures {
             let Pace { count, work, seconds, work_squared, work_seconds } = &mut pod.pace;
             [count, work, seconds, work_squared, work_seconds].into_iter().for_each(|sum| *sum *= half);
         }
-        match event {
+        let pod = match event {
             Event::Arrives => {
                 if requests.len() == fleet.requests {
                     continue;
@@ -190,17 +202,7 @@ pub fn run(desk: &mut Desk, fleet: &Fleet, seed: u64) -> Figures {
                 });
                 pods[pod].queue.push_back(requests.len() - 1);
                 events.push((at(-f64::from(1.0 - rng.unit()).ln() / fleet.rate), Event::Arrives));
-                begin(
-                    &mut pods[pod],
-                    pod,
-                    fleet,
-                    &mut requests,
-                    &mut events,
-                    &at,
-                    &mut hits,
-                    &mut blocks,
-                    desk,
-                );
+                pod
             }
             Event::FirstToken(pod, request) => {
                 let Request { at: sent, answer, prefill, ahead, .. } = requests[request];
@@ -212,35 +214,24 @@ pub fn run(desk: &mut Desk, fleet: &Fleet, seed: u64) -> Figures {
                 pods[pod].decoding += 1;
                 let slowness = fleet.rates[0] / fleet.rates[pod];
                 events.push((at(answer * fleet.token_seconds * slowness), Event::Ends(pod, request)));
-                begin(
-                    &mut pods[pod],
-                    pod,
-                    fleet,
-                    &mut requests,
-                    &mut events,
-                    &at,
-                    &mut hits,
-                    &mut blocks,
-                    desk,
-                );
+                pod
             }
             Event::Ends(pod, request) => {
                 pods[pod].decoding -= 1;
                 desk.states[pod].in_flight -= 1;
                 desk.states[pod].context -= requests[request].context;
-                begin(
-                    &mut pods[pod],
-                    pod,
-                    fleet,
-                    &mut requests,
-                    &mut events,
-                    &at,
-                    &mut hits,
-                    &mut blocks,
-                    desk,
-                );
+                pod
             }
-        }
+        };
+        let Some(request) = pods[pod].next(fleet.batch) else { continue };
+        let chain = &requests[request].chain;
+        let held = pods[pod].cache.held(chain);
+        hits += held;
+        blocks += chain.len();
+        let forgotten = pods[pod].cache.put(chain, fleet.cache);
+        desk.index.remove(pod, &forgotten);
+        let seconds = 0.01 + (chain.len() - held) as f64 * BLOCK / fleet.rates[pod];
+        events.push((at(seconds), Event::FirstToken(pod, request)));
     }
     // What comes first finds everything cold, whoever routes.
     first_tokens.drain(..first_tokens.len() / 10);
@@ -254,34 +245,6 @@ pub fn run(desk: &mut Desk, fleet: &Fleet, seed: u64) -> Figures {
         hits: hits as f64 / blocks as f64,
         served,
     }
-}
-
-/// Begins the prefill of the next in the queue, if the pod is free for it.
-#[allow(clippy::too_many_arguments, reason = "the state of one simulation")]
-fn begin(
-    pod: &mut Pod,
-    position: usize,
-    fleet: &Fleet,
-    requests: &mut [Request],
-    events: &mut BinaryHeap<(Reverse<u64>, Event)>,
-    at: &dyn Fn(f64) -> Reverse<u64>,
-    hits: &mut usize,
-    blocks: &mut usize,
-    desk: &mut Desk,
-) {
-    if pod.prefilling || pod.decoding >= fleet.batch {
-        return;
-    }
-    let Some(request) = pod.queue.pop_front() else { return };
-    let chain = &requests[request].chain;
-    let held = pod.cache.held(chain);
-    *hits += held;
-    *blocks += chain.len();
-    let forgotten = pod.cache.put(chain, fleet.cache);
-    desk.index.remove(position, &forgotten);
-    pod.prefilling = true;
-    let seconds = 0.01 + (chain.len() - held) as f64 * BLOCK / fleet.rates[position];
-    events.push((at(seconds), Event::FirstToken(position, request)));
 }
 
 fn between(rng: &mut Rng, (from, to): (usize, usize)) -> usize {
