@@ -598,3 +598,9 @@ fn parts_that_look_at_load() {
         refuses_profile(&with("filters", part), &format!("profiles.main.filters[0].{field}"), words);
     }
 }
+
+#[test]
+fn an_endpoint_picker_routes_by_address() {
+    let json = r#"{"pods": [{"cluster": "a"}], "routing": {"by": "cluster", "endpoint_picker": true}}"#;
+    refuses(json, "routing.endpoint_picker", &["route by address"]);
+}

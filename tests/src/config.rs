@@ -50,6 +50,12 @@ impl Config {
         set(self.hcm(), pointer, value);
     }
 
+    /// Puts an HTTP filter before all others.
+    pub fn insert_filter(&mut self, filter: Value) {
+        let filters = self.hcm()["http_filters"].as_array_mut().expect("a list");
+        filters.insert(0, filter);
+    }
+
     /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.
     pub fn edit_upstream_http(&mut self, pointer: &str, value: Value) {
         let options =

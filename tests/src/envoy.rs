@@ -164,6 +164,12 @@ impl Builder {
         self
     }
 
+    /// Puts an HTTP filter before all others.
+    pub fn filter_before(mut self, filter: Value) -> Self {
+        self.config.insert_filter(filter);
+        self
+    }
+
     /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.
     pub fn upstream_http(mut self, pointer: &str, value: Value) -> Self {
         self.config.edit_upstream_http(pointer, value);

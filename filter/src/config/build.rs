@@ -130,6 +130,7 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
         ttl_seconds: index.ttl_seconds,
         max_body_bytes: limits.max_body_bytes,
         limits: Limits { max_messages: limits.max_messages, max_parts: limits.max_parts },
+        endpoint_picker: raw.routing.endpoint_picker,
         routing,
         debug_header: raw.debug_header.as_ref().map(|name| name.to_ascii_lowercase()),
         tokenizers: tokenizers(&raw.tokenizers, mistakes),
@@ -227,6 +228,10 @@ fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {
                 let problem =
                     "a cluster_header names one cluster and has no fallbacks; remove it, or route by address";
                 mistakes.add("routing.fallbacks", problem);
+            }
+            if raw.endpoint_picker {
+                let problem = "speaks of addresses; remove it, or route by address";
+                mistakes.add("routing.endpoint_picker", problem);
             }
             Routing::Cluster { header }
         }

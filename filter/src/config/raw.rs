@@ -272,11 +272,12 @@ pub struct RawRouting {
     pub by: RawBy,
     pub header: Option<String>,
     pub fallbacks: Option<usize>,
+    pub endpoint_picker: bool,
 }
 
 impl Default for RawRouting {
     fn default() -> Self {
-        Self { by: RawBy::Address, header: None, fallbacks: None }
+        Self { by: RawBy::Address, header: None, fallbacks: None, endpoint_picker: false }
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Settings {
     pub limits: Limits,
     /// How the choice is told to Envoy.
     pub routing: Routing,
+    /// Whether the rest of the endpoint picker protocol is followed: a subset that the gateway names, and who served.
+    pub endpoint_picker: bool,
     /// A request with this header is answered with `x-warmpath-*` headers.
     pub debug_header: Option<String>,
     /// Tokenizers of models whose prompts are compared as tokens.

@@ -118,6 +118,8 @@ pub struct PodState {
     pub foreign: f32,
     /// Does it answer?
     pub healthy: bool,
+    /// Is it none of those that the request may go to?
+    pub outside: bool,
     /// Has it all the requests that it may have?
     pub full: bool,
     /// Part of its capacity that it takes requests by, above 0: less than 1 after it asked for less.
@@ -136,6 +138,7 @@ impl Default for PodState {
             context: 0,
             foreign: 0.0,
             healthy: true,
+            outside: false,
             full: false,
             share: 1.0,
             slowness: 1.0,

@@ -198,6 +198,10 @@ fn admitted(states: &[PodState], count: usize) -> Result<Positions, Refused> {
     let mut among = Positions::first(count);
     let (mut room, mut full, mut any_full) = (false, false, false);
     for (i, state) in states.iter().enumerate().take(count) {
+        if state.outside {
+            among.remove(i);
+            continue;
+        }
         match state.full {
             true => among.remove(i),
             false => room |= state.healthy,

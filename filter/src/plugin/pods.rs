@@ -72,6 +72,7 @@ impl Plugin {
                 context,
                 foreign: foreign.get(position).copied().unwrap_or(0.0),
                 healthy: breaker.allows(position, now) && !is_out,
+                outside: false,
                 full: most.is_some_and(|most| requests >= most),
                 share: breaker.share(position, now),
                 slowness: speed.slowness(&account.pace),

@@ -22,6 +22,8 @@ const BROKE_OFF: &[u8] = b"upstream_reset";
 const UNREACHABLE: [&[u8]; 3] = [b"connection_failure", b"connection_timeout", b"no_healthy_upstream"];
 /// What a reset is for that Envoy made itself: one of the cluster's circuit breakers is open.
 const OVERFLOW: &[u8] = b"{overflow";
+/// By what the endpoint picker protocol tells which endpoint served.
+const SERVED: &str = "x-gateway-destination-endpoint-served";
 /// By what an engine is asked for its load, and by what it tells.
 const LOAD_FORMAT: &str = "endpoint-load-metrics-format";
 const LOAD: &str = "endpoint-load-metrics";
@@ -84,6 +86,7 @@ impl Stream {
                 self.judge(host, &mut fleet, served, verdict);
             }
             self.hear(host, served, &headers);
+            self.tell_served(host, served);
         } else if (200..300).contains(&status) {
             // Somebody served it whom nobody had chosen: nothing of it is known of any pod.
             self.withdraw(host, &mut fleet);
@@ -215,6 +218,15 @@ impl Stream {
             clock: sent.clock,
             is_exact: sent.is_exact,
         })
+    }
+
+    /// Tells who served, as the endpoint picker protocol has it.
+    fn tell_served(&self, host: &impl Host, pod: usize) {
+        if self.plugin.settings.endpoint_picker
+            && let Some(pod) = self.router.as_ref().and_then(|router| router.pods().get(pod))
+        {
+            let _ = host.set_header(Headers::Response, SERVED, &pod.target);
+        }
     }
 
     /// Takes what the engine says of its load out of the answer.

@@ -14,6 +14,9 @@ use crate::pods::{Job, Running};
 
 /// By what vLLM is told the data-parallel rank that is to serve a request.
 pub const RANK_HEADER: &str = "x-data-parallel-rank";
+/// Where the endpoint picker protocol has a subset of endpoints: namespace and key of dynamic metadata.
+const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
+const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 /// Slots that are of no use without what other workers wrote.
 const SHARED: [SlotId; 5] =
     [SlotId::Load, SlotId::Work, SlotId::Pace, SlotId::Residency, SlotId::SessionResidency];
@@ -100,6 +103,7 @@ impl<H: Host> Executor<'_, H> {
         {
             return Outcome::Shed(limit);
         }
+        let subset = self.subset();
         let by_prefix = !slots.chain.is_empty() && profile.reads(SlotId::Residency);
         let ready = standing != Standing::Loading;
         if by_prefix && standing != Standing::Exact {
@@ -107,7 +111,7 @@ impl<H: Host> Executor<'_, H> {
         }
         let mut on_unseen = OnUnseen::Return;
         let sent = loop {
-            let mut sent = match self.select(fleet, &plan, slots) {
+            let mut sent = match self.select(fleet, &plan, subset.as_deref(), slots) {
                 Ok(sent) => sent,
                 Err(refused) => return Outcome::Refused(refused),
             };
@@ -133,10 +137,32 @@ impl<H: Host> Executor<'_, H> {
         self.send(fleet, sent)
     }
 
+    /// The addresses that the gateway leaves to choose from, where it says so: in metadata, which no client can set.
+    fn subset(&self) -> Option<String> {
+        if !self.plugin.settings.endpoint_picker {
+            return None;
+        }
+        let subset =
+            self.host.property(&["metadata", "filter_metadata", SUBSET_NAMESPACE, SUBSET]).ok()??;
+        String::from_utf8(subset).ok().filter(|subset| !subset.trim().is_empty())
+    }
+
     /// Runs the plan, and looks up what its pod will have to do.
-    fn select(&self, fleet: &mut Fleet, plan: &Workflow<'_>, slots: &mut Slots) -> Result<Sent, Refused> {
+    fn select(
+        &self,
+        fleet: &mut Fleet,
+        plan: &Workflow<'_>,
+        subset: Option<&str>,
+        slots: &mut Slots,
+    ) -> Result<Sent, Refused> {
         let mut states = std::mem::take(&mut fleet.states);
         let speed = self.plugin.states(fleet, &mut states);
+        if let Some(subset) = subset {
+            let is_in = |target: &str| subset.split(',').any(|one| one.trim() == target);
+            for (state, pod) in states.iter_mut().zip(self.router.pods()) {
+                state.outside = !is_in(&pod.target);
+            }
+        }
         let decided = self.plugin.with_current(|current| {
             let Fleet { index, scratch, .. } = &mut *fleet;
             let engines = current.engines.as_slice();
