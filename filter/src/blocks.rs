@@ -96,6 +96,9 @@ pub fn depth_within(blocks: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSize(usize);
 
+/// Bytes of English text in a token, about.
+const BYTES_PER_TOKEN: f32 = 4.0;
+
 impl BlockSize {
     /// Smallest block: below it the hashes of a prompt would weigh more than half of the prompt.
     pub const MIN: usize = 16;
@@ -110,6 +113,11 @@ impl BlockSize {
     /// Bytes in a block.
     pub fn bytes(self) -> usize {
         self.0
+    }
+
+    /// Tokens in a block, about: what tells work and load in tokens where there is no tokenizer.
+    pub fn tokens(self) -> f32 {
+        self.0 as f32 / BYTES_PER_TOKEN
     }
 }
 

@@ -1,7 +1,7 @@
 //! From the configuration as written to a [`Router`], with every mistake found.
 
 use super::discovery::discovery;
-use super::load as of_load;
+use super::health;
 use super::mistake::Mistakes;
 use super::pattern::Pattern;
 use super::pods::build_pods;
@@ -121,9 +121,9 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
         _ => None,
     };
     Settings {
-        metrics: of_load::metrics(raw.metrics.as_ref(), &routing, found_in, mistakes),
-        breaker: of_load::breaker(&raw.breaker, mistakes),
-        admission: of_load::admission(&raw.admission, mistakes),
+        metrics: health::metrics(raw.metrics.as_ref(), &routing, found_in, mistakes),
+        breaker: health::breaker(&raw.breaker, mistakes),
+        admission: health::admission(&raw.admission, mistakes),
         block_size: BlockSize::new(blocks.size).unwrap_or_default(),
         max_blocks: index.max_blocks,
         pod_blocks: index.pod_blocks,

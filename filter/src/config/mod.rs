@@ -6,7 +6,7 @@
 mod build;
 mod discovery;
 mod entries;
-mod load;
+mod health;
 mod mistake;
 mod pattern;
 mod pods;
@@ -18,7 +18,7 @@ mod select;
 pub use build::{MAX_CONFIG_BYTES, load, load_with};
 pub use discovery::{DiscoverySettings, PodRule};
 pub use entries::Entries;
-pub use load::{Admission, MetricsSettings};
+pub use health::{Admission, MetricsSettings};
 pub use mistake::{Mistake, Mistakes};
 pub use pattern::Pattern;
 pub use raw::{RawPart, RawProfile};

@@ -1,7 +1,7 @@
 //! What a configuration becomes: everything that streams of one root context share, immutable.
 
 use super::discovery::DiscoverySettings;
-use super::load::{Admission, MetricsSettings};
+use super::health::{Admission, MetricsSettings};
 use super::reach::{Reach, reach};
 use super::select::Rule;
 use crate::blocks::BlockSize;

@@ -66,12 +66,9 @@ pub trait Body {
     }
     /// Tokens in a block of the chain that [`Body::chain`] gave, about.
     fn block_tokens(&self, size: BlockSize) -> f32 {
-        size.bytes() as f32 / BYTES_PER_TOKEN
+        size.tokens()
     }
 }
-
-/// Bytes of text in a token, about: what tells work and load in tokens where there is no tokenizer.
-const BYTES_PER_TOKEN: f32 = 4.0;
 
 impl Body for Request<'_> {
     fn model(&self) -> Option<&str> {

@@ -84,7 +84,7 @@ pub(crate) fn index_settings(settings: &Settings) -> IndexSettings {
     IndexSettings {
         max_blocks: settings.max_blocks as usize,
         pod_blocks: settings.pod_blocks.unwrap_or(POD_BLOCKS) as usize,
-        text_tokens: (settings.block_size.bytes() as u64 / 4).max(1),
+        text_tokens: settings.block_size.tokens() as u64,
         block_tokens: settings.tokenizers.iter().map(|one| one.block_tokens as u64).min().unwrap_or(16),
         ttl_seconds: settings.ttl_seconds,
         fingerprint: blocks::seed(&[

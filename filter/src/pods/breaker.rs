@@ -2,8 +2,8 @@
 //!
 //! A pod that can't be reached is passed over at once, and so is one that lets a first token wait for too long; one that mostly
 //! fails, once enough requests say so. After a while one request at a time of each worker tries it again; if that one fails too,
-//! the pod waits twice as long. A pod that says it is busy (429, or 503 with Retry-After) has not failed: it is sent less for a while. What a
-//! pod thinks of a request (4xx) says nothing about the pod.
+//! the pod waits twice as long. A pod that says it is busy (429, or 503 with Retry-After) has not failed: it is sent less for a
+//! while. What a pod thinks of a request (4xx) says nothing about the pod.
 
 use super::Results;
 
