@@ -69,16 +69,21 @@ const ALTERING: [&str; 9] = [
 /// Reads the body of a request to `endpoint`.
 pub fn parse<'b>(endpoint: Endpoint, body: &'b [u8], limits: &Limits) -> Result<Request<'b>, ParseError> {
     let mut cursor = Cursor::new(body);
-    match cursor.peek() {
-        None => return cursor.error(Reason::Empty),
-        Some(0xef) if body.starts_with(b"\xef\xbb\xbf") => return cursor.error(Reason::ByteOrderMark),
-        Some(b'{') => {}
-        Some(_) => return cursor.error(Reason::Expected("an object")),
-    }
+    open(&mut cursor)?;
     let mut fields = Fields::default();
     cursor.object(|cursor, key| fields.read(cursor, endpoint, key, limits))?;
     cursor.end()?;
     fields.finish(&cursor, endpoint)
+}
+
+/// Goes to the object that a body must be.
+pub(super) fn open(cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
+    match cursor.peek() {
+        None => cursor.error(Reason::Empty),
+        Some(0xef) if cursor.rest().starts_with(b"\xef\xbb\xbf") => cursor.error(Reason::ByteOrderMark),
+        Some(b'{') => Ok(()),
+        Some(_) => cursor.error(Reason::Expected("an object")),
+    }
 }
 
 /// The fields of a body, as far as they were met.

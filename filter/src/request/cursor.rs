@@ -39,6 +39,11 @@ impl<'b> Cursor<'b> {
         self.at
     }
 
+    /// The text from the cursor on.
+    pub(super) fn rest(&self) -> &'b [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
     /// The text from byte `start` to the cursor.
     pub(super) fn since(&self, start: usize) -> &'b [u8] {
         self.between(start, self.at)
