@@ -7,6 +7,9 @@ use crate::endpoint::Endpoint;
 use crate::fields::{Fields, Invalid};
 use crate::prompt;
 
+/// The most answers to one prompt.
+const MAX_CHOICES: usize = 16;
+
 /// A request as the engine sees it.
 #[derive(Debug)]
 pub struct Body {
@@ -24,6 +27,8 @@ pub struct Body {
     pub max_tokens: Option<usize>,
     /// Generate exactly `max_tokens`.
     pub ignore_eos: bool,
+    /// Answers to each prompt.
+    pub choices: usize,
 }
 
 impl Body {
@@ -57,8 +62,10 @@ impl Body {
         if endpoint == Endpoint::Messages && max_tokens.is_none() {
             return Err(Invalid("max_tokens: field required".into()));
         }
-        if sampling.get::<u64>("n")?.is_some_and(|n| n != 1) {
-            return Err(Invalid("n: pod-sim gives one choice for each prompt; leave n out".into()));
+        let choices = sampling.get("n")?.unwrap_or(1);
+        let most = if matches!(endpoint, Endpoint::Chat | Endpoint::Completions) { MAX_CHOICES } else { 1 };
+        if !(1..=most).contains(&choices) {
+            return Err(Invalid(format!("n: at least 1 and at most {most}, got {choices}")));
         }
         let options = fields.get::<StreamOptions>("stream_options")?.unwrap_or_default();
         Ok(Self {
@@ -73,6 +80,7 @@ impl Body {
             include_usage: options.include_usage.unwrap_or(false),
             max_tokens,
             ignore_eos: sampling.get("ignore_eos")?.unwrap_or(false),
+            choices,
         })
     }
 }
