@@ -20,7 +20,6 @@ use crate::fields::{Fields, Invalid};
 use crate::journal::{Entry, Outcome};
 use crate::payload::{self, Broken, Payload};
 use crate::pod::{Life, Pod};
-use crate::transfer::store::{Kv, Shown};
 use crate::transfer::{Asked, Fetched, Plan, Refusal, Transfer};
 
 /// Time for what was sent to leave before the connection is broken; hyper drops what it has not written yet.
@@ -157,7 +156,7 @@ impl Job {
             let message = format!("The model `{model}` does not exist.");
             return Err(reject(StatusCode::NOT_FOUND, "NotFoundError", &message));
         }
-        let natural = pod.options.answer_tokens;
+        let natural = pod.options.answer_tokens.max(body.min_tokens);
         let (mut generate, mut finish) = match body.max_tokens {
             _ if endpoint == Endpoint::Embeddings => (0, "stop"),
             Some(most) if most <= natural || body.ignore_eos => (most, "length"),
@@ -186,6 +185,7 @@ impl Job {
                     answer: Work::answer(&body.prompts[0], seed),
                     id: &id,
                     blocks: body.prompts[0].len().div_ceil(life.engine.settings().block_size),
+                    ends_at_once: generate == 0,
                 };
                 transfer.plan(&asked).map_err(|Refusal { status, why }| {
                     reject(status, if status.is_server_error() { INTERNAL } else { "BadRequestError" }, &why)
@@ -194,7 +194,7 @@ impl Job {
             _ => Plan::Alone,
         };
         if let Plan::Prefill(offer, _) = &plan {
-            generate = 1;
+            generate = generate.min(1);
             finish = offer.finish.unwrap_or(finish);
         }
         let head = Head { endpoint, id, created, model, details: pod.options.prompt_tokens_details };
@@ -237,9 +237,7 @@ impl Job {
     /// Hands the prompt's KV over, if another pod is to go on. Waits for that pod where the protocol does.
     async fn hand_over(&self, running: Running, usage: Usage) -> Result<(), Refusal> {
         let (Plan::Prefill(offer, _), Some(transfer)) = (&self.plan, &self.transfer) else { return Ok(()) };
-        let shown = Shown { prompt: running.answer().seed, terms: offer.terms.clone() };
-        let pinned = Some(running.pin());
-        transfer.offer(offer, Kv { shown, tokens: usage.prompt, cached: usage.cached, pinned }).await
+        transfer.offer(offer, running, usage.prompt).await
     }
 
     /// The answer to a request that fails by its handoff.
@@ -286,9 +284,9 @@ impl Job {
     }
 
     /// Writes the handoff into a prefill's answer.
-    fn tell(&self, answer: &mut Value) {
+    fn tell(&self, usage: Usage, answer: &mut Value) {
         if let (Plan::Prefill(offer, _), Some(transfer)) = (&self.plan, &self.transfer) {
-            transfer.tell(offer, self.head.endpoint, &self.body.prompts[0], answer);
+            transfer.tell(offer, usage.cached, self.head.endpoint, &self.body.prompts[0], answer);
         }
     }
 
@@ -317,7 +315,7 @@ impl Job {
             let texts: Vec<Piece> = texts.iter().map(String::as_str).enumerate().map(piece).collect();
             self.head.whole(&texts, usage)
         };
-        self.tell(&mut answer);
+        self.tell(usage, &mut answer);
         let cut = self.stop.is_some();
         self.entry.update(|record| {
             record.completion_tokens = usage.completion;
@@ -337,6 +335,10 @@ impl Job {
             let mut sent = 0;
             let mut events = String::new();
             stream.open(index, usage, &mut events);
+            if most == self.generate && most == 0 {
+                stream.piece(Piece { index, text: "", finish: Some(self.finish) }, usage, &mut events);
+                send(std::mem::take(&mut events)).await?;
+            }
             while sent < most {
                 let ready = running.generate(most).await;
                 let mut text = String::new();

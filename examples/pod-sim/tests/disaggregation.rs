@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{ask, ask_as, chat, last_record, open, open_as, pod, read_until, start, stats};
+use pod_sim::pod::Options;
 use pod_sim::transfer::{Kind, Role, Settings, Transfer, wire};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -20,11 +21,15 @@ const COMPLETIONS: &str = "/v1/completions";
 const TIMEOUT: Duration = Duration::from_millis(400);
 
 async fn member(kind: Kind, role: Role) -> SocketAddr {
+    member_with(kind, role, |_| {}).await
+}
+
+async fn member_with(kind: Kind, role: Role, change: impl FnOnce(&mut Options)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let settings = Settings { kind, role, timeout: TIMEOUT, ttl: Duration::from_secs(60) };
     let transfer = Arc::new(Transfer::new(settings, listener.local_addr().unwrap()));
     tokio::spawn(wire::listen(transfer.clone(), listener));
-    start(Some(transfer), |_, _| {}).await
+    start(Some(transfer), |_, options| change(options)).await
 }
 
 async fn pair(kind: Kind) -> (SocketAddr, SocketAddr) {
@@ -153,7 +158,7 @@ async fn nixl_hands_over_in_every_api_of_vllm() {
             assert_eq!(stats(prefill).await["blocks_in_use"], 0);
             let record = last_record(decode).await;
             let prompt = record["prompt_tokens"].as_u64().unwrap();
-            assert_eq!(record["cached_tokens"], prompt - 1);
+            assert_eq!(record["cached_tokens"], 0, "what the prefill pod had cached");
             let from = stats(prefill).await["bootstrap"].clone();
             assert_eq!(record["kv"], json!({"leg": "decode", "fetched_tokens": prompt, "from": from}));
             assert_eq!(last_record(prefill).await["kv"]["leg"], "prefill");
@@ -176,10 +181,12 @@ async fn what_was_fetched_stays_in_the_caches_of_both() {
     }
     // Of what the decode pod has by now, no more than the rest is fetched.
     let params = nixl_handoff(prefill, CHAT, &body).await;
-    whole("", decode, CHAT, &with(&body, json!({"kv_transfer_params": params}))).await;
+    whole("", decode, CHAT, &with(&body, json!({"kv_transfer_params": &params}))).await;
     let record = last_record(decode).await;
     let prompt = record["prompt_tokens"].as_u64().unwrap();
     assert_eq!(record["kv"]["fetched_tokens"], prompt - (prompt - 1) / 16 * 16);
+    assert_eq!(record["cached_tokens"], params["remote_prefill_cached_tokens"]);
+    assert_eq!(record["cached_tokens"], (prompt - 1) / 16 * 16);
 }
 
 #[tokio::test]
@@ -196,7 +203,10 @@ async fn nixl_refuses_what_is_not_the_handoff() {
         let null = with(&params, json!({name: null}));
         // Without what asks for it, it is an ordinary request.
         if name != "do_remote_prefill" {
-            wrong.extend([less, null]);
+            wrong.push(less);
+            if !params[name].is_null() {
+                wrong.push(null);
+            }
         }
     }
     for params in &wrong {
@@ -229,17 +239,6 @@ async fn a_stream_whose_kv_fails_is_an_error_and_no_stream() {
     }
 }
 
-#[tokio::test]
-async fn a_decode_with_several_choices_fetches_once() {
-    let (prefill, decode) = pair(Kind::Nixl).await;
-    let body = chat(100, json!({"max_tokens": 4, "n": 2}));
-    let params = nixl_handoff(prefill, CHAT, &with(&body, json!({"n": 1}))).await;
-    let (_, _, told) = ask(decode, "POST", CHAT, &with(&body, json!({"kv_transfer_params": params}))).await;
-    let (_, _, expected) = ask(pod().await, "POST", CHAT, &body).await;
-    assert_eq!(told["choices"], expected["choices"]);
-    assert_eq!(counts(prefill).await, [0, 1, 0]);
-}
-
 // SGLang
 
 async fn room(prefill: SocketAddr, body: &Value, room: u64) -> Value {
@@ -257,7 +256,7 @@ async fn sglang_s_servers_wait_for_each_other() {
     ] {
         let expected = ordinary(path, &body).await;
         let (prefill, decode) = pair(Kind::Sglang).await;
-        for number in [0, i64::MAX as u64] {
+        for number in [1, i64::MAX as u64] {
             let body = room(prefill, &body, number).await;
             let (first, told) = tokio::join!(whole("", prefill, path, &body), whole("", decode, path, &body));
             assert_eq!((told, expected.starts_with(&first)), (expected.clone(), true), "{path}");
@@ -278,7 +277,7 @@ async fn sglang_tells_what_the_prefill_server_had_cached() {
     let (prefill, decode) = pair(Kind::Sglang).await;
     let body = json!({"text": "word ".repeat(100), "sampling_params": {"max_new_tokens": 2}});
     let mut cached = Vec::new();
-    for number in 0..2 {
+    for number in 1..3 {
         let body = room(prefill, &body, number).await;
         let (_, told) =
             tokio::join!(ask(prefill, "POST", "/generate", &body), ask(decode, "POST", "/generate", &body));
@@ -600,6 +599,29 @@ async fn processes_hand_over_to_each_other_and_forget_in_time() {
         refused("", decode.1[0], CHAT, &with(&body, json!({"kv_transfer_params": params}))).await.0,
         500
     );
+}
+
+#[tokio::test]
+async fn an_answer_that_ends_at_its_first_token_may_leave_nothing_to_hand_over() {
+    let body = chat(3, json!({"max_tokens": 4}));
+    for (kind, hands_over) in [(Kind::Nixl, true), (Kind::Mooncake, false), (Kind::Trtllm, false)] {
+        let prefill = member_with(kind, Role::Prefill, |options| options.answer_tokens = 0).await;
+        let (asked, end) = match kind {
+            Kind::Nixl => (nixl_prefill(&body), "stop"),
+            Kind::Mooncake => (with(&body, mooncake(prefill, "xfer-1").await.0), "stop"),
+            _ => (context(&body, 1 << 50), "stop"),
+        };
+        let (_, _, answer) = ask(prefill, "POST", CHAT, &asked).await;
+        assert_eq!(answer["choices"][0]["finish_reason"], end, "{answer}");
+        assert_eq!(counts(prefill).await[0], u64::from(hands_over), "{kind:?}");
+        assert_eq!(answer["choices"][0].get("disaggregated_params"), None);
+        if kind == Kind::Mooncake {
+            let asked = with(&asked, json!({"min_tokens": 1}));
+            let (_, _, answer) = ask(prefill, "POST", CHAT, &asked).await;
+            assert_eq!(answer["choices"][0]["finish_reason"], "length", "{answer}");
+            assert_eq!(counts(prefill).await[0], 1);
+        }
+    }
 }
 
 #[tokio::test]

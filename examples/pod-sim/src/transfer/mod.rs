@@ -26,6 +26,7 @@ use serde_json::Value;
 
 use crate::body::Body;
 use crate::endpoint::Endpoint;
+use crate::engine::Running;
 use crate::fields::{Fields, Invalid};
 use crate::tokens::Prose;
 use store::{Kv, Reserved, Shown, Store, Taken};
@@ -153,6 +154,8 @@ pub struct Asked<'a> {
     pub id: &'a str,
     /// Blocks that the prompt takes.
     pub blocks: usize,
+    /// Nothing is left to generate: the answer's first token ends it.
+    pub ends_at_once: bool,
 }
 
 /// KV that a leg of prefill will leave.
@@ -222,6 +225,11 @@ trait Protocol: std::fmt::Debug + Send + Sync {
     /// Which leg a request is, be it right or wrong.
     fn leg(&self, role: Role, endpoint: Endpoint, fields: &Fields) -> Leg;
 
+    /// Checks what holds for every request, of whatever leg.
+    fn check(&self, _: &Asked) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// Checks a leg of prefill.
     fn prefill(&self, pod: &Transfer, asked: &Asked) -> Result<Offer, Refusal>;
 
@@ -229,7 +237,17 @@ trait Protocol: std::fmt::Debug + Send + Sync {
     fn decode(&self, pod: &Transfer, asked: &Asked) -> Result<Claim, Refusal>;
 
     /// Writes into the prefill's answer what the router is to hand over.
-    fn tell(&self, _: &Offer, _: Endpoint, _prompt: &[u32], _answer: &mut Value) {}
+    fn tell(&self, _terms: Value, _: Endpoint, _prompt: &[u32], _answer: &mut Value) {}
+
+    /// What must be shown, of which the offer knows all but how much of the prompt was cached.
+    fn terms(&self, offer: &Offer, _cached: usize) -> Value {
+        offer.terms.clone()
+    }
+
+    /// Whether KV is handed over even of a prompt whose answer ends at its first token.
+    fn hands_over_ends(&self) -> bool {
+        true
+    }
 
     /// The prompt's tokens, where a body of this protocol may bring them along.
     fn prompt(&self, _: Endpoint, _: &Fields) -> Result<Option<Vec<u32>>, Invalid> {
@@ -321,6 +339,7 @@ impl Transfer {
 
     /// Checks a request.
     pub fn plan(&self, asked: &Asked) -> Result<Plan, Refusal> {
+        self.protocol.check(asked)?;
         let leg = self.protocol.leg(self.settings.role, asked.endpoint, asked.fields);
         match (leg, self.settings.role) {
             (Leg::Alone, _) => return Ok(Plan::Alone),
@@ -338,11 +357,17 @@ impl Transfer {
             let reserved = self.store.reserve(key);
             reserved.map(Some).ok_or_else(|| bad(format!("{key} is in use by another request")))
         };
+        if asked.body.choices != 1 {
+            // Engines give the KV to one choice and free it under the others, or let them wait for each other.
+            return Err(bad(
+                "n: a handoff is for one choice; send more of them to one pod, or each on its own",
+            ));
+        }
         if leg == Leg::Prefill {
-            if asked.body.choices != 1 {
-                return Err(bad("n: must be 1 where a prompt is computed for another pod"));
-            }
             let offer = self.protocol.prefill(self, asked)?;
+            if asked.ends_at_once && !self.protocol.hands_over_ends() {
+                return Ok(Plan::Alone);
+            }
             let reserved = reserve(&offer.key)?;
             return Ok(Plan::Prefill(offer, reserved));
         }
@@ -353,12 +378,15 @@ impl Transfer {
     }
 
     /// Writes into the prefill's answer what the router is to hand over.
-    pub fn tell(&self, offer: &Offer, endpoint: Endpoint, prompt: &[u32], answer: &mut Value) {
-        self.protocol.tell(offer, endpoint, prompt, answer);
+    pub fn tell(&self, offer: &Offer, cached: usize, endpoint: Endpoint, prompt: &[u32], answer: &mut Value) {
+        self.protocol.tell(self.protocol.terms(offer, cached), endpoint, prompt, answer);
     }
 
-    /// Keeps KV, and waits for it to be fetched where the protocol does.
-    pub async fn offer(&self, offer: &Offer, kv: Kv) -> Result<(), Refusal> {
+    /// Keeps the KV of a prompt with so many tokens, and waits for it to be fetched where the protocol does.
+    pub async fn offer(&self, offer: &Offer, running: Running, tokens: usize) -> Result<(), Refusal> {
+        let cached = running.cached_tokens();
+        let shown = Shown { prompt: running.answer().seed, terms: self.protocol.terms(offer, cached) };
+        let kv = Kv { shown, tokens, cached, pinned: Some(running.pin()) };
         if !offer.until_fetched {
             self.store.hold(&offer.key, kv, self.settings.ttl);
             return Ok(());
@@ -420,12 +448,7 @@ fn one_token(asked: &Asked) -> Result<(), Refusal> {
             )));
         }
     }
-    match asked.fields.get::<u64>("min_tokens")? {
-        Some(least) if least > 1 => {
-            Err(bad(format!("min_tokens: must be less than or equal to max_tokens=1, got {least}")))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// A random number, as nobody guesses it.
@@ -489,6 +512,7 @@ mod tests {
             answer: Prose { seed: 7 },
             id: "id-1",
             blocks: 3,
+            ends_at_once: false,
         };
         pod.plan(&asked).map_err(|refusal| format!("{} {}", refusal.status.as_u16(), refusal.why))
     }
@@ -522,6 +546,9 @@ mod tests {
         let choices = chat(json!({"n": 2, "max_tokens": 1, "kv_transfer_params": params}));
         let why = plan(Kind::Nixl, Role::Both, Endpoint::Chat, None, &choices).unwrap_err();
         assert!(why.starts_with("400 n:"), "{why}");
+        let room = chat(json!({"n": 2, "bootstrap_host": "h", "bootstrap_room": 1}));
+        let why = plan(Kind::Sglang, Role::Decode, Endpoint::Chat, None, &room).unwrap_err();
+        assert!(why.starts_with("400 n:"), "{why}");
     }
 
     #[test]
@@ -531,7 +558,6 @@ mod tests {
             (json!({}), "max_completion_tokens or max_tokens"),
             (json!({"max_tokens": 2}), "max_tokens"),
             (json!({"max_tokens": 1, "max_completion_tokens": 9}), "max_completion_tokens"),
-            (json!({"max_tokens": 1, "min_tokens": 2}), "min_tokens"),
             (json!({"max_tokens": 1, "stream": true}), "stream"),
             (json!({"max_tokens": 1, "stream_options": {"include_usage": true}}), "stream_options"),
         ] {

@@ -50,6 +50,11 @@ impl Protocol for Mooncake {
         Ok(Claim { source, key: transfer.to_owned(), terms: terms(transfer, engine), wait: true })
     }
 
+    /// Only what ended by its length is handed over.
+    fn hands_over_ends(&self) -> bool {
+        false
+    }
+
     /// By rank of data, then of tensor and pipeline parallelism; there is one of each.
     fn lookup(&self, pod: &Transfer, path: &str) -> Option<Value> {
         let worker = format!("tcp://{}", pod.side());

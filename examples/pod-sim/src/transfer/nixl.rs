@@ -66,6 +66,7 @@ impl Protocol for Nixl {
             "dcp_size": 1,
             "pp_size": 1,
             "remote_num_tokens": asked.body.prompts[0].len(),
+            "remote_blocks_expiry_time": null,
             "transfer_mode": "pull",
             // What some later version may add: nothing that a router may read, drop or round.
             "sim_lease": super::random_beyond_doubles(),
@@ -89,8 +90,19 @@ impl Protocol for Nixl {
         Ok(Claim { source, key, terms: Value::Object(terms), wait: false })
     }
 
-    fn tell(&self, offer: &Offer, _: Endpoint, _: &[u32], answer: &mut Value) {
-        answer[PARAMS] = offer.terms.clone();
+    fn tell(&self, terms: Value, _: Endpoint, _: &[u32], answer: &mut Value) {
+        answer[PARAMS] = terms;
+    }
+
+    fn terms(&self, offer: &Offer, cached: usize) -> Value {
+        let mut terms = offer.terms.clone();
+        terms["remote_prefill_cached_tokens"] = json!(cached);
+        terms
+    }
+
+    /// By the last of these parameters.
+    fn tells_prefill(&self) -> bool {
+        true
     }
 
     fn keys_of_routers(&self) -> bool {

@@ -43,8 +43,9 @@ impl Id {
         })
     }
 
-    fn terms(&self) -> serde_json::Value {
-        json!({"request_id": self.text})
+    /// vLLM puts a prefix of the endpoint before it, so that the legs must be of one.
+    fn key(&self, endpoint: Endpoint) -> String {
+        format!("{}{}", endpoint.id_prefix(), self.text)
     }
 }
 
@@ -68,14 +69,15 @@ impl Protocol for P2pNccl {
         let id = Id::read(asked)?;
         is_this_pod(pod, "prefill", id.prefill)?;
         super::one_token(asked)?;
-        Ok(Offer { terms: id.terms(), key: id.text, until_fetched: false, finish: None })
+        Ok(Offer { key: id.key(asked.endpoint), terms: json!({}), until_fetched: false, finish: None })
     }
 
     fn decode(&self, pod: &Transfer, asked: &Asked) -> Result<Claim, Refusal> {
         let id = Id::read(asked)?;
         is_this_pod(pod, "decode", id.decode)?;
         // The prefill has been answered before; who waited here would wait for ever.
-        Ok(Claim { source: Source::At(id.prefill.to_string()), terms: id.terms(), key: id.text, wait: false })
+        let source = Source::At(id.prefill.to_string());
+        Ok(Claim { source, key: id.key(asked.endpoint), terms: json!({}), wait: false })
     }
 }
 
@@ -95,7 +97,7 @@ mod tests {
     fn the_id_names_both_pods() {
         let id = format!("___prefill_addr_127.0.0.1:7___decode_addr_127.0.0.1:8_{UUID}");
         let Ok(Plan::Prefill(offer, _)) = p2p(Role::Prefill, &id) else { panic!("no prefill") };
-        assert_eq!(offer.key, id);
+        assert_eq!(offer.key, format!("chatcmpl-{id}"));
         let why = p2p(Role::Decode, &id).unwrap_err();
         assert!(why.starts_with("500") && why.contains("names 127.0.0.1:8 for decode"), "{why}");
         let id = format!("___prefill_addr_127.0.0.1:8___decode_addr_127.0.0.1:7_{UUID}");

@@ -27,8 +27,9 @@ impl Room {
             return Err(bad("Invalid request: Disaggregated request received without bootstrap room id."));
         }
         let room: u64 = asked.fields.required("bootstrap_room")?;
-        if room >= 1 << 63 {
-            return Err(bad(format!("bootstrap_room: {room} is not below 2^63")));
+        // To the decode server, 0 is a room whose KV has not come yet.
+        if room == 0 || room >= 1 << 63 {
+            return Err(bad(format!("bootstrap_room: {room} is not in 1..2^63")));
         }
         let port = asked.fields.get("bootstrap_port")?.unwrap_or(PORT);
         Ok(Self { host: asked.fields.required("bootstrap_host")?, port, room })
@@ -100,6 +101,7 @@ mod tests {
                 (json!({"bootstrap_room": 1.0, "bootstrap_host": "h"}), "bootstrap_room"),
                 (json!({"bootstrap_room": -1, "bootstrap_host": "h"}), "bootstrap_room"),
                 (json!({"bootstrap_room": 1_u64 << 63, "bootstrap_host": "h"}), "2^63"),
+                (json!({"bootstrap_room": 0, "bootstrap_host": "h"}), "2^63"),
                 (
                     json!({"bootstrap_room": 1, "bootstrap_host": "h", "bootstrap_port": "9"}),
                     "bootstrap_port",

@@ -31,8 +31,77 @@ const KNOWN: [&str; 15] = [
     "resolved_thinking",
 ];
 
-/// What the orchestrator writes; all else must come back as it was.
-const ORCHESTRATOR_S: [&str; 5] =
+/// Fields of chats and completions.
+const FIELDS: [&str; 46] = [
+    "model",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "n",
+    "presence_penalty",
+    "response_format",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "user",
+    "thinking_token_budget",
+    "prompt_ignore_length",
+    "best_of",
+    "use_beam_search",
+    "top_k",
+    "top_p_min",
+    "min_p",
+    "repetition_penalty",
+    "length_penalty",
+    "early_stopping",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "truncate_prompt_tokens",
+    "lora_request",
+    "add_special_tokens",
+    "disaggregated_params",
+    "priority",
+    "conversation_params",
+    "cache_salt",
+    "echo",
+    "suffix",
+    "return_context_logits",
+    "detokenize",
+    "add_generation_prompt",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+];
+
+/// Fields of chats alone.
+const CHAT: [&str; 12] = [
+    "messages",
+    "prompt_token_ids",
+    "prompt_token_ids_b64",
+    "max_completion_tokens",
+    "top_logprobs",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "thinking",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+];
+
+/// Fields of completions alone.
+const COMPLETIONS: [&str; 1] = ["prompt"];
+
+/// What routers write; all else must come back as it was.
+const WRITTEN_BY_ROUTERS: [&str; 5] =
     ["request_type", "schedule_style", "conversation_id", "ctx_usage", "return_prompt_token_ids_b64"];
 
 /// Ids below are an engine's own.
@@ -55,10 +124,10 @@ fn global_id(params: &Map<String, Value>) -> Result<u64, Refusal> {
     id.ok_or_else(|| bad(format!("{PARAMS}.disagg_request_id: an integer in 2^42..2^63 is needed")))
 }
 
-/// What must come back: without what the orchestrator writes, and without nulls, which are as good as absent.
+/// What must come back: without what routers write, and without nulls, which are as good as absent.
 fn terms(params: &Map<String, Value>) -> Value {
     let kept =
-        |(name, value): &(&String, &Value)| !ORCHESTRATOR_S.contains(&name.as_str()) && !value.is_null();
+        |(name, value): &(&String, &Value)| !WRITTEN_BY_ROUTERS.contains(&name.as_str()) && !value.is_null();
     Value::Object(params.iter().filter(kept).map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
@@ -73,6 +142,23 @@ impl Protocol for Trtllm {
             // Whatever else it says is no ordinary request, and `decode` refuses it.
             _ => Leg::Decode,
         }
+    }
+
+    /// TensorRT-LLM takes no field that it doesn't know, and one name of a limit.
+    fn check(&self, asked: &Asked) -> Result<(), Refusal> {
+        let own: &[&str] = match asked.endpoint {
+            Endpoint::Chat => &CHAT,
+            Endpoint::Completions => &COMPLETIONS,
+            _ => return Ok(()),
+        };
+        if let Some(name) = asked.fields.names().find(|name| !FIELDS.contains(name) && !own.contains(name)) {
+            return Err(bad(format!("{name}: Extra inputs are not permitted")));
+        }
+        let limits = ["max_tokens", "max_completion_tokens"];
+        if limits.iter().all(|name| asked.fields.raw(name).is_some()) {
+            return Err(bad("max_completion_tokens: Extra inputs are not permitted beside max_tokens"));
+        }
+        Ok(())
     }
 
     fn prefill(&self, pod: &Transfer, asked: &Asked) -> Result<Offer, Refusal> {
@@ -125,13 +211,18 @@ impl Protocol for Trtllm {
         })
     }
 
-    fn tell(&self, offer: &Offer, endpoint: Endpoint, prompt: &[u32], answer: &mut Value) {
-        let mut told = offer.terms.clone();
+    fn tell(&self, terms: Value, endpoint: Endpoint, prompt: &[u32], answer: &mut Value) {
+        let mut told = terms;
         told["request_type"] = json!("context_only");
         told["draft_tokens"] = Value::Null;
         told["schedule_style"] = json!(0);
         answer["choices"][0][PARAMS] = told;
         answer["prompt_token_ids"] = if endpoint == Endpoint::Chat { json!(prompt) } else { json!([prompt]) };
+    }
+
+    /// The answer of a context server that has nothing to go on with is the client's.
+    fn hands_over_ends(&self) -> bool {
+        false
     }
 
     /// A chat whose prompt has been rendered before.
@@ -189,6 +280,8 @@ mod tests {
             (context(json!(9e15)), json!({}), "disagg_request_id"),
             (context(Value::Null), json!({}), "disagg_request_id"),
             (context(json!(ID)), json!({"stream": true}), "stream"),
+            (context(json!(ID)), json!({"kv_transfer_params": null}), "kv_transfer_params: Extra inputs"),
+            (context(json!(ID)), json!({"max_tokens": 1, "max_completion_tokens": 1}), "Extra inputs"),
             (json!({"request_type": "context_only", "disagg_id": ID}), json!({}), "Extra inputs"),
             (json!({"request_type": "context", "disagg_request_id": ID}), json!({}), "request_type"),
         ] {
