@@ -1,6 +1,6 @@
 //! Disaggregated prefill and decode: one pod computes a prompt's KV, another fetches it and generates.
 //!
-//! A [`Protocol`] says what a router must write into the two requests, its *legs*, and is as strict as the engine it stands for:
+//! A protocol says what a router must write into the two requests, its *legs*, and is as strict as the engine it stands for:
 //! what that would refuse, or what would make it hang, is answered with an error at once. A leg of prefill becomes an
 //! [`Offer`], under whose key the pod keeps the KV in its [`store`]; a leg of decode becomes a [`Claim`], with which the pod
 //! asks over the network ([`wire`]), at the address that came by the request. Nothing else is known between pods.
