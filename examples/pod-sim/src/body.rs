@@ -7,6 +7,9 @@ use crate::endpoint::Endpoint;
 use crate::fields::{Fields, Invalid};
 use crate::prompt;
 
+/// The most answers to one prompt.
+const MAX_CHOICES: usize = 16;
+
 /// A request as the engine sees it.
 #[derive(Debug)]
 pub struct Body {
@@ -22,8 +25,12 @@ pub struct Body {
     pub include_usage: bool,
     /// Most tokens to generate.
     pub max_tokens: Option<usize>,
+    /// Fewest tokens to generate.
+    pub min_tokens: usize,
     /// Generate exactly `max_tokens`.
     pub ignore_eos: bool,
+    /// Answers to each prompt.
+    pub choices: usize,
 }
 
 impl Body {
@@ -57,8 +64,16 @@ impl Body {
         if endpoint == Endpoint::Messages && max_tokens.is_none() {
             return Err(Invalid("max_tokens: field required".into()));
         }
-        if sampling.get::<u64>("n")?.is_some_and(|n| n != 1) {
-            return Err(Invalid("n: pod-sim gives one choice for each prompt; leave n out".into()));
+        let min_tokens = fields.get("min_tokens")?.unwrap_or(0);
+        if let Some(most) = max_tokens.filter(|most| min_tokens > *most) {
+            return Err(Invalid(format!(
+                "min_tokens: must be less than or equal to max_tokens={most}, got {min_tokens}"
+            )));
+        }
+        let choices = sampling.get("n")?.unwrap_or(1);
+        let most = if matches!(endpoint, Endpoint::Chat | Endpoint::Completions) { MAX_CHOICES } else { 1 };
+        if !(1..=most).contains(&choices) {
+            return Err(Invalid(format!("n: at least 1 and at most {most}, got {choices}")));
         }
         let options = fields.get::<StreamOptions>("stream_options")?.unwrap_or_default();
         Ok(Self {
@@ -72,7 +87,9 @@ impl Body {
             stream: fields.get("stream")?.unwrap_or(false),
             include_usage: options.include_usage.unwrap_or(false),
             max_tokens,
+            min_tokens,
             ignore_eos: sampling.get("ignore_eos")?.unwrap_or(false),
+            choices,
         })
     }
 }
@@ -102,6 +119,8 @@ mod tests {
     fn errors_name_the_field() {
         let refused = |body: &str| Body::parse(Endpoint::Chat, body.as_bytes()).unwrap_err().0;
         assert!(refused("{").starts_with("body is not a JSON object"));
+        let least = r#"{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"min_tokens":2}"#;
+        assert!(refused(least).starts_with("min_tokens: must be less"));
         assert!(refused("{}").starts_with("messages: field required"));
         assert!(
             refused(r#"{"messages":[{"role":"user","content":"a"},{"content":"b"}]}"#)

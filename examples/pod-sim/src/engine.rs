@@ -66,6 +66,17 @@ pub struct Work<'a> {
     pub generate: usize,
     /// How many times longer than usual all takes.
     pub slowness: f64,
+    /// Which answer to the prompt: each has a text of its own.
+    pub choice: u64,
+    /// The KV came from another pod, so that no more than the last token is to be computed.
+    pub fetched: bool,
+}
+
+impl Work<'_> {
+    /// The first answer to a prompt.
+    pub fn answer(prompt: &[u32], seed: u64) -> Prose {
+        Prose { seed: prompt.iter().fold(seed, |seed, token| mix(seed ^ u64::from(*token))) }
+    }
 }
 
 /// The prompt and its answer fit in no cache of this size.
@@ -151,8 +162,9 @@ impl Engine {
             published: 0,
             cached,
             generated: 0,
-            answer: Prose {
-                seed: work.prompt.iter().fold(work.seed, |seed, token| mix(seed ^ u64::from(*token))),
+            answer: match (Work::answer(work.prompt, work.seed), work.choice) {
+                (first, 0) => first,
+                (Prose { seed }, choice) => Prose { seed: mix(seed ^ choice) },
             },
             slowness: work.slowness,
             first_token: ready,
@@ -160,7 +172,8 @@ impl Engine {
         };
         self.counters.queried.fetch_add(work.prompt.len() as u64, Ordering::Relaxed);
         self.counters.hit.fetch_add(cached as u64, Ordering::Relaxed);
-        let cost = self.settings.time.prefill(work.prompt.len() - cached, work.slowness);
+        let missing = if work.fetched { 1 } else { work.prompt.len() - cached };
+        let cost = self.settings.time.prefill(missing, work.slowness);
         // Counted from when it could start, not from when this task was woken: timers are coarse beside short prefills.
         let prefill = Prefill { ends: ready.max(*head) + cost, head };
         sleep_until(prefill.ends).await;
@@ -245,6 +258,11 @@ impl Running {
         self.publish();
     }
 
+    /// Ends the request and keeps its blocks in use.
+    pub fn pin(mut self) -> Pinned {
+        Pinned { engine: self.counted.engine.clone(), held: self.held.take() }
+    }
+
     /// Makes blocks that are newly full known to the cache.
     fn publish(&mut self) {
         let Some(held) = &self.held else { return };
@@ -263,6 +281,22 @@ impl Drop for Running {
         if let Some(held) = self.held.take() {
             self.counted.engine.cache().release(held);
             self.counted.engine.freed.notify_waiters();
+        }
+    }
+}
+
+/// Blocks that are in use although their request is over: another pod is to fetch them. Dropping it frees them.
+#[derive(Debug)]
+pub struct Pinned {
+    engine: Arc<Engine>,
+    held: Option<Held>,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.engine.cache().release(held);
+            self.engine.freed.notify_waiters();
         }
     }
 }
@@ -313,7 +347,7 @@ mod tests {
     ) -> JoinHandle<(u128, usize)> {
         let engine = engine.clone();
         tokio::spawn(async move {
-            let work = Work { prompt: &prompt, seed: 0, generate, slowness: 1.0 };
+            let work = Work { prompt: &prompt, seed: 0, generate, slowness: 1.0, choice: 0, fetched: false };
             let mut running = engine.start(work).await.unwrap();
             let first = start.elapsed().as_millis();
             running.generate_all(generate).await;
@@ -359,7 +393,8 @@ mod tests {
         assert_eq!(first.await.unwrap().0, 60);
         assert_eq!(large.await.unwrap().0, 60 + 100 + 50);
         assert_eq!(small.await.unwrap().0, 60 + 100 + 50 + 10, "it would fit, but it came later");
-        let work = Work { prompt: &prompt(4, 100), seed: 0, generate: 1, slowness: 1.0 };
+        let work =
+            Work { prompt: &prompt(4, 100), seed: 0, generate: 1, slowness: 1.0, choice: 0, fetched: false };
         assert_eq!(engine.start(work).await.unwrap_err(), TooLong { limit: 100 });
     }
 
@@ -381,8 +416,10 @@ mod tests {
     async fn tokens_come_at_their_rate_and_are_cached_for_the_next_turn() {
         let engine = engine(100, 1);
         let first = prompt(1, 25);
-        let mut running =
-            engine.start(Work { prompt: &first, seed: 0, generate: 17, slowness: 2.0 }).await.unwrap();
+        let mut running = engine
+            .start(Work { prompt: &first, seed: 0, generate: 17, slowness: 2.0, choice: 0, fetched: false })
+            .await
+            .unwrap();
         let start = Instant::now();
         for expected in 1..=17 {
             assert_eq!(running.generate(17).await, expected);
@@ -393,7 +430,10 @@ mod tests {
         let mut next = first;
         next.extend((0..17).map(|index| answer.token(index)));
         next.extend(prompt(2, 30));
-        let next = engine.start(Work { prompt: &next, seed: 0, generate: 1, slowness: 1.0 }).await.unwrap();
+        let next = engine
+            .start(Work { prompt: &next, seed: 0, generate: 1, slowness: 1.0, choice: 0, fetched: false })
+            .await
+            .unwrap();
         assert_eq!(next.cached_tokens(), 40, "25 + 17 tokens, of which the last was never computed");
     }
 
@@ -401,8 +441,37 @@ mod tests {
     async fn seeds_keep_prompts_apart() {
         let engine = engine(100, 1);
         for seed in [1, 2] {
-            let work = Work { prompt: &prompt(1, 50), seed, generate: 1, slowness: 1.0 };
+            let work =
+                Work { prompt: &prompt(1, 50), seed, generate: 1, slowness: 1.0, choice: 0, fetched: false };
             assert_eq!(engine.start(work).await.unwrap().cached_tokens(), 0);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_fetched_is_not_computed_and_is_cached_afterwards() {
+        let (engine, start) = (engine(100, 1), Instant::now());
+        let prompt = prompt(1, 55);
+        let work = Work { prompt: &prompt, seed: 0, generate: 1, slowness: 1.0, choice: 0, fetched: true };
+        let running = engine.start(work).await.unwrap();
+        assert_eq!((start.elapsed().as_millis(), running.cached_tokens()), (1, 0));
+        drop(running);
+        let again = run(&engine, prompt, 1, start);
+        assert_eq!(again.await.unwrap(), (6, 50));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pinned_blocks_stay_in_use_and_the_batch_goes_on() {
+        let engine = engine(10, 1);
+        let work = |prompt| Work { prompt, seed: 0, generate: 1, slowness: 1.0, choice: 0, fetched: false };
+        let (first, second) = (prompt(1, 59), prompt(2, 40));
+        let pinned = engine.start(work(&first)).await.unwrap().pin();
+        assert_eq!(engine.cache().in_use(), 6);
+        assert_eq!(engine.counters().running.load(Ordering::Relaxed), 0);
+        let waits = run(&engine, second, 1, Instant::now());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(engine.counters().waiting.load(Ordering::Relaxed), 1, "5 blocks are not free");
+        drop(pinned);
+        waits.await.unwrap();
+        assert_eq!(engine.cache().in_use(), 0);
     }
 }

@@ -5,6 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::transfer::Leg;
+
 /// The most faults that wait at once.
 pub const MAX_FAULTS: usize = 64;
 
@@ -44,6 +46,9 @@ struct Fault {
     /// Which requests: those whose path begins so; `None` is all that a client may ask of an engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
+    /// Of a disaggregated request, only this part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leg: Option<Leg>,
     /// How many more requests it takes; `None` is all, until faults are cleared.
     count: Option<u64>,
     #[serde(flatten)]
@@ -55,7 +60,8 @@ struct Fault {
 pub struct Faults(Mutex<Vec<Fault>>);
 
 impl Faults {
-    /// Adds one from JSON: an [`Effect`] with its `kind`, and optionally `path` (default `/v1/` and `/generate`) and `count`.
+    /// Adds one from JSON: an [`Effect`] with its `kind`, and optionally `path` (default `/v1/` and `/generate`), `leg` and
+    /// `count`.
     /// The error says what is wrong with it.
     pub fn add(&self, json: &[u8]) -> Result<(), String> {
         let value: Value =
@@ -65,6 +71,8 @@ impl Faults {
         };
         let path = fields.remove("path").unwrap_or_default();
         let path = serde_json::from_value(path).map_err(|error| format!("fault path: {error}"))?;
+        let leg = fields.remove("leg").unwrap_or_default();
+        let leg = serde_json::from_value(leg).map_err(|error| format!("fault leg: {error}"))?;
         let count = fields.remove("count").unwrap_or_default();
         let count = serde_json::from_value(count).map_err(|error| format!("fault count: {error}"))?;
         let effect =
@@ -84,19 +92,19 @@ impl Faults {
                 "{MAX_FAULTS} faults are waiting already; clear them with DELETE /sim/fault"
             ));
         }
-        faults.push(Fault { path, count, effect });
+        faults.push(Fault { path, leg, count, effect });
         Ok(())
     }
 
-    /// The effect for a request to `path`, if any: of the first fault that fits, which it uses up once.
-    pub fn next(&self, path: &str) -> Option<Effect> {
+    /// The effect for a request to `path` that asks for `leg`, if any: of the first fault that fits, which it uses up once.
+    pub fn next(&self, path: &str, leg: Leg) -> Option<Effect> {
         let mut faults = self.lock();
         let fits = |fault: &Fault| {
             let begins = match &fault.path {
                 Some(begin) => path.starts_with(begin),
                 None => path.starts_with("/v1/") || path == "/generate",
             };
-            begins && fault.count != Some(0)
+            begins && fault.leg.is_none_or(|only| only == leg) && fault.count != Some(0)
         };
         let index = faults.iter().position(fits)?;
         let effect = faults[index].effect.clone();
@@ -132,14 +140,27 @@ mod tests {
         faults.add(br#"{"kind":"status","status":503,"count":1}"#).unwrap();
         faults.add(br#"{"kind":"cut","after_tokens":3}"#).unwrap();
         faults.add(br#"{"kind":"hang","path":"/health","count":1}"#).unwrap();
-        assert_eq!(faults.next("/metrics"), None);
-        assert_eq!(faults.next("/health"), Some(Effect::Hang { after_tokens: None }));
-        assert_eq!(faults.next("/health"), None);
-        assert_eq!(faults.next("/v1/models"), Some(Effect::Status { status: 503, retry_after: None }));
-        assert_eq!(faults.next("/v1/models"), Some(Effect::Cut { after_tokens: 3 }));
-        assert_eq!(faults.next("/generate"), Some(Effect::Cut { after_tokens: 3 }));
+        assert_eq!(faults.next("/metrics", Leg::Alone), None);
+        assert_eq!(faults.next("/health", Leg::Alone), Some(Effect::Hang { after_tokens: None }));
+        assert_eq!(faults.next("/health", Leg::Alone), None);
+        assert_eq!(
+            faults.next("/v1/models", Leg::Alone),
+            Some(Effect::Status { status: 503, retry_after: None })
+        );
+        assert_eq!(faults.next("/v1/models", Leg::Alone), Some(Effect::Cut { after_tokens: 3 }));
+        assert_eq!(faults.next("/generate", Leg::Alone), Some(Effect::Cut { after_tokens: 3 }));
         faults.clear();
-        assert_eq!(faults.next("/v1/models"), None);
+        assert_eq!(faults.next("/v1/models", Leg::Alone), None);
+    }
+
+    #[test]
+    fn a_leg_may_be_a_condition() {
+        let faults = Faults::default();
+        faults.add(br#"{"kind":"refuse","leg":"decode","count":1}"#).unwrap();
+        assert_eq!(faults.next("/generate", Leg::Alone), None);
+        assert_eq!(faults.next("/generate", Leg::Prefill), None);
+        assert_eq!(faults.next("/generate", Leg::Decode), Some(Effect::Refuse {}));
+        assert!(faults.add(br#"{"kind":"refuse","leg":"both"}"#).unwrap_err().contains("fault leg"));
     }
 
     #[test]

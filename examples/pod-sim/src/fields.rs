@@ -31,6 +31,11 @@ impl<'a> Fields<'a> {
         self.get(name)?.ok_or_else(|| Invalid(format!("{name}: field required")))
     }
 
+    /// All names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|name| &**name)
+    }
+
     /// The JSON text of `name` without its outer white space, unless it is absent or null.
     pub fn raw(&self, name: &str) -> Option<&'a str> {
         self.0.get(name).map(|raw| raw.get()).filter(|text| *text != "null")

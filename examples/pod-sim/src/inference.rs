@@ -1,10 +1,12 @@
 //! One inference request, from its body to the last byte of its answer.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
+use serde_json::Value;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::time::{Instant, sleep};
 
@@ -14,50 +16,86 @@ use crate::chain::Chain;
 use crate::endpoint::Endpoint;
 use crate::engine::{Running, TooLong, Work};
 use crate::fault::Effect;
-use crate::fields::Invalid;
+use crate::fields::{Fields, Invalid};
 use crate::journal::{Entry, Outcome};
 use crate::payload::{self, Broken, Payload};
 use crate::pod::{Life, Pod};
+use crate::transfer::{Asked, Fetched, Plan, Refusal, Transfer};
 
 /// Time for what was sent to leave before the connection is broken; hyper drops what it has not written yet.
 const FLUSH: Duration = Duration::from_millis(10);
 
-/// Answers a request whose body has been read. `effect` is the fault that befalls it, if it is one of the answer.
+/// The type of errors that are the engine's.
+const INTERNAL: &str = "InternalServerError";
+
+/// A request whose body has been read.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// What is asked for.
+    pub endpoint: Endpoint,
+    /// The body.
+    pub bytes: &'a [u8],
+    /// `x-request-id`.
+    pub request_id: Option<&'a str>,
+}
+
+/// Answers a request. `effect` is the fault that befalls it, if it is one of the answer.
 pub async fn infer(
     pod: &Pod,
-    endpoint: Endpoint,
-    bytes: &[u8],
+    call: &Call<'_>,
     effect: Option<Effect>,
     entry: Entry,
 ) -> Result<Response<Payload>, Broken> {
-    let job = match Job::new(pod, endpoint, bytes, effect, entry) {
+    let mut job = match Job::new(pod, call, effect, entry) {
         Ok(job) => job,
         Err(response) => return Ok(*response),
     };
-    if job.body.stream && endpoint != Endpoint::Embeddings {
+    let life = job.life.clone();
+    let fetched = tokio::select! {
+        () = life.ended() => return Err(Broken),
+        fetched = job.fetch() => fetched,
+    };
+    if let Err(refusal) = fetched {
+        return Ok(job.refuse(&refusal));
+    }
+    if job.body.stream && call.endpoint != Endpoint::Embeddings {
         let (sender, pieces) = mpsc::channel(4);
+        if matches!(job.plan, Plan::Prefill(..)) {
+            // Its one token fits into the channel. Not even headers come before its KV may be handed over.
+            let ended = tokio::select! {
+                () = life.ended() => return Err(Broken),
+                ended = job.stream(&sender) => ended,
+            };
+            match ended {
+                Err(Stopped::Refused(refusal)) => return Ok(job.refuse(&refusal)),
+                Err(Stopped::Broken) => return Err(Broken),
+                Ok(()) => return Ok(events(pieces)),
+            }
+        }
         tokio::spawn(async move {
             let ended = tokio::select! {
                 biased;
                 () = sender.closed() => return,
-                () = job.life.ended() => Err(Broken),
+                () = job.life.ended() => Err(Stopped::Broken),
                 ended = job.stream(&sender) => ended,
             };
-            if let Err(broken) = ended {
+            if ended.is_err() {
                 sleep(FLUSH).await;
-                let _ = sender.send(Err(broken)).await;
+                let _ = sender.send(Err(Broken)).await;
             }
         });
-        let mut response = Response::new(Payload::Pieces(pieces));
-        response
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-        return Ok(response);
+        return Ok(events(pieces));
     }
     tokio::select! {
-        () = job.life.ended() => Err(Broken),
-        response = job.whole() => Ok(response),
+        () = life.ended() => Err(Broken),
+        response = job.whole() => Ok(response.unwrap_or_else(|refusal| job.refuse(&refusal))),
     }
+}
+
+fn events(pieces: mpsc::Receiver<Result<Bytes, Broken>>) -> Response<Payload> {
+    let mut response = Response::new(Payload::Pieces(pieces));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    response
 }
 
 /// A request that will be answered.
@@ -73,6 +111,15 @@ struct Job {
     slowness: f64,
     /// Stop after so many tokens, and then: break the connection, or say nothing more.
     stop: Option<(usize, Stop)>,
+    transfer: Option<Arc<Transfer>>,
+    plan: Plan,
+    fetched: Option<Fetched>,
+}
+
+/// Why a stream has no end.
+enum Stopped {
+    Broken,
+    Refused(Refusal),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -85,25 +132,32 @@ impl Job {
     /// Reads and checks a request; the error is the answer to give.
     fn new(
         pod: &Pod,
-        endpoint: Endpoint,
-        bytes: &[u8],
+        call: &Call,
         effect: Option<Effect>,
         entry: Entry,
     ) -> Result<Self, Box<Response<Payload>>> {
+        let endpoint = call.endpoint;
         let reject = |status: StatusCode, kind: &str, message: &str| {
             entry.update(|record| (record.status, record.outcome) = (status.as_u16(), Outcome::Rejected));
             Box::new(payload::error(status, kind, message))
         };
         let bad = |message: &str| reject(StatusCode::BAD_REQUEST, "BadRequestError", message);
         let life = pod.life();
-        let body = Body::parse(endpoint, bytes).map_err(|Invalid(why)| bad(&why))?;
+        let mut body = Body::parse(endpoint, call.bytes).map_err(|Invalid(why)| bad(&why))?;
+        let fields = Fields::parse(call.bytes).map_err(|Invalid(why)| bad(&why))?;
+        if let Some(transfer) = &pod.transfer {
+            let tokens = transfer.prompt(endpoint, &fields).map_err(|Invalid(why)| bad(&why))?;
+            if let Some(tokens) = tokens.filter(|tokens| !tokens.is_empty()) {
+                body.prompts = vec![tokens];
+            }
+        }
         let model = body.model.clone().unwrap_or_else(|| pod.options.models[0].clone());
         if !pod.options.models.contains(&model) {
             let message = format!("The model `{model}` does not exist.");
             return Err(reject(StatusCode::NOT_FOUND, "NotFoundError", &message));
         }
-        let natural = pod.options.answer_tokens;
-        let (generate, finish) = match body.max_tokens {
+        let natural = pod.options.answer_tokens.max(body.min_tokens);
+        let (mut generate, mut finish) = match body.max_tokens {
             _ if endpoint == Endpoint::Embeddings => (0, "stop"),
             Some(most) if most <= natural || body.ignore_eos => (most, "length"),
             _ => (natural, "stop"),
@@ -120,6 +174,29 @@ impl Job {
         }
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let id = format!("{}{}-{}", endpoint.id_prefix(), pod.name, entry.sequence());
+        let seed = Chain::seed(&model, body.cache_salt.as_deref());
+        let plan = match &pod.transfer {
+            Some(transfer) if endpoint != Endpoint::Embeddings => {
+                let asked = Asked {
+                    endpoint,
+                    fields: &fields,
+                    request_id: call.request_id,
+                    body: &body,
+                    answer: Work::answer(&body.prompts[0], seed),
+                    id: &id,
+                    blocks: body.prompts[0].len().div_ceil(life.engine.settings().block_size),
+                    ends_at_once: generate == 0,
+                };
+                transfer.plan(&asked).map_err(|Refusal { status, why }| {
+                    reject(status, if status.is_server_error() { INTERNAL } else { "BadRequestError" }, &why)
+                })?
+            }
+            _ => Plan::Alone,
+        };
+        if let Plan::Prefill(offer, _) = &plan {
+            generate = generate.min(1);
+            finish = offer.finish.unwrap_or(finish);
+        }
         let head = Head { endpoint, id, created, model, details: pod.options.prompt_tokens_details };
         entry.update(|record| {
             record.model.clone_from(&head.model);
@@ -127,7 +204,10 @@ impl Job {
             record.status = 200;
         });
         Ok(Self {
-            seed: Chain::seed(&head.model, body.cache_salt.as_deref()),
+            seed,
+            transfer: pod.transfer.clone(),
+            plan,
+            fetched: None,
             life,
             entry,
             arrived: Instant::now(),
@@ -144,26 +224,79 @@ impl Job {
         })
     }
 
-    /// Waits for the first token of a prompt.
-    async fn start(&self, prompt: &[u32], usage: &mut Usage) -> Running {
-        let work = Work { prompt, seed: self.seed, generate: self.generate, slowness: self.slowness };
+    /// Fetches the prompt's KV, if another pod has computed it.
+    async fn fetch(&mut self) -> Result<(), Refusal> {
+        if let (Plan::Decode(claim, _), Some(transfer)) = (&self.plan, &self.transfer) {
+            let prompt = &self.body.prompts[0];
+            let seed = Work::answer(prompt, self.seed).seed;
+            self.fetched = Some(transfer.fetch(claim, seed, prompt.len()).await?);
+        }
+        Ok(())
+    }
+
+    /// Hands the prompt's KV over, if another pod is to go on. Waits for that pod where the protocol does.
+    async fn hand_over(&self, running: Running, usage: Usage) -> Result<(), Refusal> {
+        let (Plan::Prefill(offer, _), Some(transfer)) = (&self.plan, &self.transfer) else { return Ok(()) };
+        transfer.offer(offer, running, usage.prompt).await
+    }
+
+    /// The answer to a request that fails by its handoff.
+    fn refuse(&self, Refusal { status, why }: &Refusal) -> Response<Payload> {
+        self.entry.update(|record| (record.status, record.outcome) = (status.as_u16(), Outcome::Rejected));
+        payload::error(*status, INTERNAL, why)
+    }
+
+    /// Each choice of each prompt: its index among all, which of its prompt's it is, and the prompt.
+    fn choices(&self) -> impl Iterator<Item = (usize, u64, &Vec<u32>)> {
+        let each = |prompt| (0..self.body.choices as u64).map(move |choice| (choice, prompt));
+        self.body
+            .prompts
+            .iter()
+            .flat_map(each)
+            .enumerate()
+            .map(|(index, (choice, prompt))| (index, choice, prompt))
+    }
+
+    /// Waits for the first token of a choice. Usage counts its prompt once.
+    async fn start(&self, choice: u64, prompt: &[u32], usage: &mut Usage) -> Running {
+        let fetched = self.fetched.as_ref().filter(|_| choice == 0);
+        let (seed, generate, slowness) = (self.seed, self.generate, self.slowness);
+        let work = Work { prompt, seed, generate, slowness, choice, fetched: fetched.is_some() };
         let running = self.life.engine.start(work).await.expect("the job has checked its length");
-        usage.prompt += prompt.len();
-        usage.cached += running.cached_tokens();
+        if choice == 0 {
+            usage.prompt += prompt.len();
+            usage.cached += match fetched {
+                // All but the last token was there without being computed.
+                Some(fetched) if !fetched.tells_prefill => prompt.len() - 1,
+                Some(fetched) => fetched.taken.cached,
+                None => running.cached_tokens(),
+            };
+        }
         self.entry.update(|record| {
             record.cached_tokens = usage.cached;
+            if let (Some(kv), Some(fetched)) = (&mut record.kv, fetched) {
+                kv.fetched_tokens = prompt.len() - running.cached_tokens();
+                kv.from = Some(fetched.from.clone());
+            }
             record.ttft_ms.get_or_insert(self.arrived.elapsed().as_secs_f64() * 1000.0);
         });
         running
     }
 
+    /// Writes the handoff into a prefill's answer.
+    fn tell(&self, usage: Usage, answer: &mut Value) {
+        if let (Plan::Prefill(offer, _), Some(transfer)) = (&self.plan, &self.transfer) {
+            transfer.tell(offer, usage.cached, self.head.endpoint, &self.body.prompts[0], answer);
+        }
+    }
+
     /// The answer in one piece.
-    async fn whole(&self) -> Response<Payload> {
+    async fn whole(&self) -> Result<Response<Payload>, Refusal> {
         let mut usage = Usage::default();
         let mut texts = Vec::new();
         let mut seeds = Vec::new();
-        for prompt in &self.body.prompts {
-            let mut running = self.start(prompt, &mut usage).await;
+        for (_, choice, prompt) in self.choices() {
+            let mut running = self.start(choice, prompt, &mut usage).await;
             running.generate_all(self.generate).await;
             if let Some((_, Stop::Hang)) = self.stop {
                 std::future::pending::<()>().await;
@@ -173,33 +306,39 @@ impl Job {
             running.answer().push_words(0, self.generate, &mut text);
             texts.push(text);
             seeds.push(running.answer().seed);
+            self.hand_over(running, usage).await?;
         }
-        let answer = if self.head.endpoint == Endpoint::Embeddings {
+        let mut answer = if self.head.endpoint == Endpoint::Embeddings {
             self.head.embeddings(&seeds, usage)
         } else {
             let piece = |(index, text)| Piece { index, text, finish: Some(self.finish) };
             let texts: Vec<Piece> = texts.iter().map(String::as_str).enumerate().map(piece).collect();
             self.head.whole(&texts, usage)
         };
+        self.tell(usage, &mut answer);
         let cut = self.stop.is_some();
         self.entry.update(|record| {
             record.completion_tokens = usage.completion;
             record.outcome = if cut { Outcome::Faulted } else { Outcome::Done };
         });
-        if cut { half(answer.to_string()) } else { payload::json(StatusCode::OK, &answer) }
+        Ok(if cut { half(answer.to_string()) } else { payload::json(StatusCode::OK, &answer) })
     }
 
     /// The answer as events.
-    async fn stream(&self, out: &Sender<Result<Bytes, Broken>>) -> Result<(), Broken> {
+    async fn stream(&self, out: &Sender<Result<Bytes, Broken>>) -> Result<(), Stopped> {
         let mut usage = Usage::default();
         let mut stream = self.head.events(self.body.include_usage);
-        let send = async |events: String| out.send(Ok(events.into())).await.map_err(|_| Broken);
-        for (index, prompt) in self.body.prompts.iter().enumerate() {
-            let mut running = self.start(prompt, &mut usage).await;
+        let send = async |events: String| out.send(Ok(events.into())).await.map_err(|_| Stopped::Broken);
+        for (index, choice, prompt) in self.choices() {
+            let mut running = self.start(choice, prompt, &mut usage).await;
             let most = self.stop.map_or(self.generate, |(after, _)| after.min(self.generate));
             let mut sent = 0;
             let mut events = String::new();
             stream.open(index, usage, &mut events);
+            if most == self.generate && most == 0 {
+                stream.piece(Piece { index, text: "", finish: Some(self.finish) }, usage, &mut events);
+                send(std::mem::take(&mut events)).await?;
+            }
             while sent < most {
                 let ready = running.generate(most).await;
                 let mut text = String::new();
@@ -214,11 +353,12 @@ impl Job {
             match self.stop {
                 Some((_, Stop::Cut)) => {
                     self.entry.update(|record| record.outcome = Outcome::Faulted);
-                    return Err(Broken);
+                    return Err(Stopped::Broken);
                 }
                 Some((_, Stop::Hang)) => std::future::pending().await,
                 None => {}
             }
+            self.hand_over(running, usage).await.map_err(Stopped::Refused)?;
         }
         let mut events = String::new();
         stream.close(usage, &mut events);

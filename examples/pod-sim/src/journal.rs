@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
+use crate::transfer::Leg;
+
 /// One request, as far as it has come.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Record {
@@ -26,6 +28,9 @@ pub struct Record {
     pub body_bytes: usize,
     /// xxh3-64 of the body, in 16 hex digits.
     pub body_hash: String,
+    /// The body as it came, where the pod keeps bodies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
     /// The model that answers.
     pub model: String,
     /// Tokens of all its prompts.
@@ -34,12 +39,25 @@ pub struct Record {
     pub cached_tokens: usize,
     /// Tokens generated so far.
     pub completion_tokens: usize,
+    /// What became of its KV, on a pod that takes part in disaggregation.
+    pub kv: Option<KvRecord>,
     /// Real milliseconds from the end of the body to the first token.
     pub ttft_ms: Option<f64>,
     /// The status answered, 0 before that.
     pub status: u16,
     /// How it ended.
     pub outcome: Outcome,
+}
+
+/// A request's part in disaggregation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KvRecord {
+    /// What was asked for.
+    pub leg: Leg,
+    /// Prompt tokens whose KV came from another pod.
+    pub fetched_tokens: usize,
+    /// The side listener that it came from.
+    pub from: Option<String>,
 }
 
 /// How a request ended.

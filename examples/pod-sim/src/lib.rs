@@ -6,6 +6,7 @@
 //!
 //! A request's way through a pod: [`server`] reads it and lets [`fault`]s strike, [`body`] turns it into
 //! [`tokens`], [`inference`] leads it through the [`engine`] (queue, batch, [`cache`], [`time`]) and gives the [`answer`].
+//! With [`transfer`] one pod computes a prompt and another answers it.
 
 pub mod answer;
 pub mod body;
@@ -27,3 +28,4 @@ pub mod replay;
 pub mod server;
 pub mod time;
 pub mod tokens;
+pub mod transfer;

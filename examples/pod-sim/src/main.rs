@@ -1,7 +1,7 @@
 //! `pod-sim`: one or more simulated GPU pods in one process.
 
 use std::io::Read;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use pod_sim::flags::{self, Flag, Flags};
 use pod_sim::pod::{Options, Pod};
 use pod_sim::server;
 use pod_sim::time::TimeModel;
+use pod_sim::transfer::{self, Kind, Role, Transfer, wire};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -63,6 +64,28 @@ const FLAGS: &[Flag] = &[
         help: "idle connections are closed after so long, as by vLLM [5]",
     },
     Flag { name: "--journal", value: "N", help: "how many requests /sim/requests keeps [1000]" },
+    Flag { name: "--journal-bodies", value: "", help: "/sim/requests keeps the requests' bodies too" },
+    Flag {
+        name: "--kv-transfer",
+        value: "NAME",
+        help: "take part in disaggregation: nixl, sglang, p2p-nccl, mooncake or trtllm [none]",
+    },
+    Flag { name: "--role", value: "NAME", help: "with --kv-transfer: prefill, decode or both [both]" },
+    Flag {
+        name: "--bootstrap-port",
+        value: "N",
+        help: "port of the first pod's side listener, the next ones follow; 0 takes free ones [0]",
+    },
+    Flag {
+        name: "--transfer-timeout-seconds",
+        value: "X",
+        help: "how long the legs of a request wait for each other, where they do [10]",
+    },
+    Flag {
+        name: "--kv-ttl-seconds",
+        value: "X",
+        help: "how long KV is kept that no decode pod fetches [480]",
+    },
     Flag { name: "--exit-with-parent", value: "", help: "quit when standard input is closed" },
     Flag { name: "--help", value: "", help: "this text" },
 ];
@@ -104,20 +127,22 @@ async fn serve(flags: &Flags) -> Result<(), String> {
     let first_port: u16 = flags.get("--port", 8001)?;
     let pods: u16 = flags.positive("--pods", 1)?;
     let name: String = flags.get("--name", "pod".to_owned())?;
-    let (settings, options) = (settings(flags)?, options(flags)?);
+    let (settings, options, transfer) = (settings(flags)?, options(flags)?, transfer(flags)?);
+    let side_port: u16 = flags.get("--bootstrap-port", 0)?;
     let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     for index in 0..pods {
-        let port = match first_port {
-            0 => 0,
-            first => first
-                .checked_add(index)
-                .ok_or_else(|| format!("--pods {pods}: no ports from --port {first} on"))?,
-        };
-        let listener = TcpListener::bind((host, port)).await;
-        let listener = listener.map_err(|error| format!("can't listen on {host}:{port}: {error}"))?;
-        let address = listener.local_addr().map_err(|error| format!("{host}:{port}: {error}"))?;
+        let (listener, address) = listen(host, "--port", first_port, index).await?;
         let name = if pods == 1 { name.clone() } else { format!("{name}-{}", index + 1) };
-        let pod = Arc::new(Pod::new(name, settings.clone(), options.clone()));
+        let transfer = match &transfer {
+            None => None,
+            Some(settings) => {
+                let (listener, address) = listen(host, "--bootstrap-port", side_port, index).await?;
+                let transfer = Arc::new(Transfer::new(settings.clone(), address));
+                tokio::spawn(wire::listen(transfer.clone(), listener));
+                Some(transfer)
+            }
+        };
+        let pod = Arc::new(Pod::new(name, settings.clone(), options.clone(), transfer));
         tokio::spawn(server::serve(pod, listener));
         println!("listening on {address}");
     }
@@ -130,6 +155,46 @@ async fn serve(flags: &Flags) -> Result<(), String> {
     }
     // At once, with all connections: a pod that is killed doesn't say goodbye.
     std::process::exit(0)
+}
+
+/// Listens for pod `index` of those whose first has the port of `flag`.
+async fn listen(
+    host: IpAddr,
+    flag: &str,
+    first: u16,
+    index: u16,
+) -> Result<(TcpListener, SocketAddr), String> {
+    let port = match first {
+        0 => 0,
+        first => first.checked_add(index).ok_or_else(|| format!("{flag} {first}: no ports from there on"))?,
+    };
+    let listener = TcpListener::bind((host, port)).await;
+    let listener = listener.map_err(|error| format!("can't listen on {host}:{port}: {error}"))?;
+    let address = listener.local_addr().map_err(|error| format!("{host}:{port}: {error}"))?;
+    Ok((listener, address))
+}
+
+fn transfer(flags: &Flags) -> Result<Option<transfer::Settings>, String> {
+    let role = flags.get("--role", Role::Both)?;
+    let settings = transfer::Settings {
+        kind: match flags.find("--kv-transfer")? {
+            Some(kind) => kind,
+            None if flags.has("--role") => return Err("--role: needs --kv-transfer".into()),
+            None => return Ok(None),
+        },
+        role,
+        timeout: seconds(flags, "--transfer-timeout-seconds", 10.0)?,
+        ttl: seconds(flags, "--kv-ttl-seconds", 480.0)?,
+    };
+    if role == Role::Both && matches!(settings.kind, Kind::Sglang | Kind::P2pNccl) {
+        return Err("--role: prefill or decode is needed, since these servers are one or the other".into());
+    }
+    Ok(Some(settings))
+}
+
+fn seconds(flags: &Flags, name: &str, default: f64) -> Result<Duration, String> {
+    let seconds: f64 = flags.get(name, default)?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| format!("{name} {seconds}: {error}"))
 }
 
 fn settings(flags: &Flags) -> Result<Settings, String> {
@@ -148,15 +213,14 @@ fn settings(flags: &Flags) -> Result<Settings, String> {
 
 fn options(flags: &Flags) -> Result<Options, String> {
     let models: Vec<String> = flags.all("--model").map(str::to_owned).collect();
-    let keep_alive: f64 = flags.get("--keep-alive-seconds", 5.0)?;
     Ok(Options {
         models: if models.is_empty() { vec!["sim".to_owned()] } else { models },
         answer_tokens: flags.get("--answer-tokens", 32)?,
         prompt_tokens_details: flags.has("--enable-prompt-tokens-details"),
         max_body: flags.get("--max-body-mb", 64usize)?.saturating_mul(1 << 20),
-        keep_alive: Duration::try_from_secs_f64(keep_alive)
-            .map_err(|error| format!("--keep-alive-seconds {keep_alive}: {error}"))?,
+        keep_alive: seconds(flags, "--keep-alive-seconds", 5.0)?,
         journal: flags.get("--journal", 1000)?,
+        journal_bodies: flags.has("--journal-bodies"),
     })
 }
 

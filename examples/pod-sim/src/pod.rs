@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use crate::engine::{Engine, Settings};
 use crate::fault::Faults;
 use crate::journal::Journal;
+use crate::transfer::Transfer;
 
 /// What a pod's server does, apart from its engine.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Options {
     pub keep_alive: Duration,
     /// How many requests the journal keeps.
     pub journal: usize,
+    /// Whether it keeps their bodies.
+    pub journal_bodies: bool,
 }
 
 /// See the module's docs.
@@ -37,6 +40,8 @@ pub struct Pod {
     pub faults: Faults,
     /// The requests it has seen.
     pub journal: Arc<Journal>,
+    /// Its part in disaggregation, if it has one.
+    pub transfer: Option<Arc<Transfer>>,
     settings: Settings,
     life: Mutex<(Life, watch::Sender<()>)>,
 }
@@ -64,10 +69,10 @@ impl Life {
 
 impl Pod {
     /// A pod with a cold engine.
-    pub fn new(name: String, settings: Settings, options: Options) -> Self {
+    pub fn new(name: String, settings: Settings, options: Options, transfer: Option<Arc<Transfer>>) -> Self {
         let life = Mutex::new(Life::new(&settings));
         let journal = Journal::new(options.journal);
-        Self { name, options, faults: Faults::default(), journal, settings, life }
+        Self { name, options, faults: Faults::default(), journal, transfer, settings, life }
     }
 
     /// The engine of now.
@@ -75,9 +80,12 @@ impl Pod {
         self.life.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// Restarts it: an empty cache, counters at 0, no faults, no records; requests under way lose their connection.
+    /// Restarts it: an empty cache, counters at 0, no faults, no records, no KV for others; requests under way lose their connection.
     pub fn reset(&self) {
         *self.life.lock().unwrap_or_else(PoisonError::into_inner) = Life::new(&self.settings);
+        if let Some(transfer) = &self.transfer {
+            transfer.reset();
+        }
         self.faults.clear();
         self.journal.clear();
     }

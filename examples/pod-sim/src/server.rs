@@ -18,11 +18,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::endpoint::Endpoint;
 use crate::fault::Effect;
-use crate::inference::infer;
-use crate::journal::{Entry, Outcome, Record};
+use crate::inference::{Call, infer};
+use crate::journal::{Entry, KvRecord, Outcome, Record};
 use crate::metrics;
 use crate::payload::{self, Broken, Payload};
 use crate::pod::Pod;
+use crate::transfer::Leg;
 
 /// Serves a pod on a listener, over HTTP/1.1 and HTTP/2 with prior knowledge, for ever.
 pub async fn serve(pod: Arc<Pod>, listener: TcpListener) {
@@ -83,7 +84,12 @@ async fn route(pod: &Pod, connection: u64, request: Request<Incoming>) -> Result
     if let Some(what) = path.strip_prefix("/sim/") {
         return Ok(control(pod, &parts.method, what, &bytes));
     }
-    let effect = pod.faults.next(path);
+    let endpoint = Endpoint::of_path(path);
+    let leg = match (&pod.transfer, endpoint) {
+        (Some(transfer), Some(endpoint)) => transfer.leg(endpoint, &bytes),
+        _ => Leg::Alone,
+    };
+    let effect = pod.faults.next(path, leg);
     // Probes are not recorded: they would push out what tests look for.
     let entry = (path != "/health" && path != "/metrics").then(|| {
         pod.journal.begin(Record {
@@ -95,6 +101,8 @@ async fn route(pod: &Pod, connection: u64, request: Request<Incoming>) -> Result
             trailers: texts(&trailers),
             body_bytes: bytes.len(),
             body_hash: format!("{:016x}", xxh3_64(&bytes)),
+            body: pod.options.journal_bodies.then(|| String::from_utf8_lossy(&bytes).into_owned()),
+            kv: endpoint.and(pod.transfer.as_ref()).map(|_| KvRecord { leg, ..KvRecord::default() }),
             ..Record::default()
         })
     });
@@ -118,9 +126,11 @@ async fn route(pod: &Pod, connection: u64, request: Request<Incoming>) -> Result
         }
         _ => {}
     }
-    let endpoint = Endpoint::of_path(path);
     match (endpoint, entry, &parts.method) {
-        (Some(endpoint), Some(entry), &Method::POST) => infer(pod, endpoint, &bytes, effect, entry).await,
+        (Some(endpoint), Some(entry), &Method::POST) => {
+            let id = parts.headers.get("x-request-id").and_then(|id| id.to_str().ok());
+            infer(pod, &Call { endpoint, bytes: &bytes, request_id: id }, effect, entry).await
+        }
         (endpoint, entry, method) => {
             let response = look(pod, method, path, endpoint.is_some());
             let outcome = if response.status().is_success() { Outcome::Done } else { Outcome::Rejected };
@@ -175,15 +185,21 @@ fn control(pod: &Pod, method: &Method, what: &str, bytes: &[u8]) -> Response<Pay
             pod.faults.clear();
             done()
         }
+        (&Method::POST, "kv/drop") => {
+            if let Some(transfer) = &pod.transfer {
+                transfer.store().clear();
+            }
+            done()
+        }
         (&Method::POST, "reset") => {
             pod.reset();
             done()
         }
-        (_, "requests" | "stats" | "fault" | "reset") => wrong_method(),
+        (_, "requests" | "stats" | "fault" | "reset" | "kv/drop") => wrong_method(),
         _ => payload::error(
             StatusCode::NOT_FOUND,
             "NotFoundError",
-            "/sim/ has requests, stats, fault and reset.",
+            "/sim/ has requests, stats, fault, reset and kv/drop.",
         ),
     }
 }
@@ -192,6 +208,9 @@ fn stats(pod: &Pod) -> serde_json::Value {
     let engine = pod.life().engine;
     let counters = engine.counters();
     let cache = engine.cache();
+    let transfer = pod.transfer.as_ref();
+    let [kv_held, kv_fetched, kv_expired] =
+        transfer.map(|transfer| transfer.store().counts()).unwrap_or_default();
     json!({
         "name": pod.name,
         "requests": pod.journal.begun(),
@@ -205,6 +224,13 @@ fn stats(pod: &Pod) -> serde_json::Value {
         "blocks_in_use": cache.in_use(),
         "blocks_cached": cache.cached(),
         "blocks_evicted": cache.evicted(),
+        "role": transfer.map(|transfer| transfer.settings().role),
+        "engine_id": transfer.map(|transfer| transfer.engine_id()),
+        "bootstrap": transfer.map(|transfer| transfer.side().to_string()),
+        "kv_port": transfer.map(|transfer| transfer.side().port()),
+        "kv_held": kv_held,
+        "kv_fetched": kv_fetched,
+        "kv_expired": kv_expired,
     })
 }
 

@@ -51,9 +51,14 @@ fn a_closed_standard_input_ends_it_when_asked_to() {
 
 #[test]
 fn wrong_flags_are_refused_by_name() {
-    for (arguments, named) in
-        [(&["--prot", "1"][..], "--prot"), (&["--blocks", "0"], "--blocks 0"), (&["word"], "word")]
-    {
+    for (arguments, named) in [
+        (&["--prot", "1"][..], "--prot"),
+        (&["--blocks", "0"], "--blocks 0"),
+        (&["word"], "word"),
+        (&["--kv-transfer", "pigeon"], "--kv-transfer pigeon"),
+        (&["--role", "decode"], "--role: needs"),
+        (&["--kv-transfer", "sglang"], "--role: prefill or decode"),
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_pod-sim")).args(arguments).output().unwrap();
         assert!(!output.status.success());
         assert!(String::from_utf8_lossy(&output.stderr).contains(named), "{output:?}");

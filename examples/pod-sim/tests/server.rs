@@ -46,6 +46,7 @@ async fn what_came_in_is_on_record() {
         record["body_hash"],
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(body.to_string().as_bytes()))
     );
+    assert_eq!((&record["body"], &record["kv"]), (&json!(body.to_string()), &Value::Null));
     assert_eq!((&record["completion_tokens"], &record["status"]), (&json!(3), &json!(200)));
     assert_eq!((&record["protocol"], &record["outcome"]), (&json!("HTTP/1.1"), &json!("done")));
     assert!(record["ttft_ms"].is_f64());
@@ -75,6 +76,33 @@ async fn refusals_say_why() {
     assert!(status == 413 && why.contains("1048576"), "{status} {why}");
     assert_eq!(message("GET", CHAT, Value::Null).await.0, 405);
     assert_eq!(message("GET", "/v2", Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn each_of_n_choices_has_its_text_and_the_prompt_is_counted_once() {
+    let pod = pod().await;
+    let body = |n: usize, stream: bool| chat(100, json!({"n": n, "stream": stream}));
+    let one = ask(pod, "POST", CHAT, &body(1, false)).await.2;
+    let three = ask(pod, "POST", CHAT, &body(3, false)).await.2;
+    let texts: Vec<&str> =
+        (0..3).map(|index| three["choices"][index]["message"]["content"].as_str().unwrap()).collect();
+    assert_eq!(texts[0], one["choices"][0]["message"]["content"]);
+    assert!(texts[0] != texts[1] && texts[1] != texts[2]);
+    assert_eq!(three["usage"]["prompt_tokens"], one["usage"]["prompt_tokens"]);
+    assert_eq!(three["usage"]["completion_tokens"], 24);
+    let stream = read_until(&mut open(pod, "POST", CHAT, &body(3, true).to_string()).await, "[DONE]").await;
+    let mut streamed = vec![String::new(); 3];
+    for event in stream.lines().filter_map(|line| line.strip_prefix("data: {")) {
+        let chunk: Value = serde_json::from_str(&format!("{{{event}")).unwrap();
+        let index = chunk["choices"][0]["index"].as_u64().unwrap() as usize;
+        streamed[index].push_str(chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default());
+    }
+    assert_eq!(streamed, texts);
+    assert_eq!(ask(pod, "POST", CHAT, &chat(1, json!({"n": 0}))).await.0, 400);
+    assert_eq!(
+        ask(pod, "POST", "/generate", &json!({"text": "a", "sampling_params": {"n": 2}})).await.0,
+        400
+    );
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pod_sim::engine::Settings;
 use pod_sim::pod::{Options, Pod};
 use pod_sim::time::TimeModel;
+use pod_sim::transfer::Transfer;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,6 +23,14 @@ pub async fn pod() -> SocketAddr {
 
 /// A pod with settings of its own.
 pub async fn pod_with(change: impl FnOnce(&mut Settings, &mut Options)) -> SocketAddr {
+    start(None, change).await
+}
+
+/// A pod that perhaps takes part in disaggregation.
+pub async fn start(
+    transfer: Option<Arc<Transfer>>,
+    change: impl FnOnce(&mut Settings, &mut Options),
+) -> SocketAddr {
     let time = TimeModel {
         prefill_rate: 1000.0,
         decode_rate: 100.0,
@@ -36,11 +45,13 @@ pub async fn pod_with(change: impl FnOnce(&mut Settings, &mut Options)) -> Socke
         max_body: 1 << 20,
         keep_alive: PATIENCE,
         journal: 100,
+        journal_bodies: true,
     };
     change(&mut settings, &mut options);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(pod_sim::server::serve(Arc::new(Pod::new("pod-1".into(), settings, options)), listener));
+    let pod = Pod::new("pod-1".into(), settings, options, transfer);
+    tokio::spawn(pod_sim::server::serve(Arc::new(pod), listener));
     address
 }
 
@@ -53,9 +64,15 @@ pub fn chat(words: usize, extra: Value) -> Value {
 
 /// Opens a connection and sends a request on it.
 pub async fn open(pod: SocketAddr, method: &str, path: &str, body: &str) -> TcpStream {
+    open_as("", pod, method, path, body).await
+}
+
+/// The same under an `x-request-id`, if it isn't empty.
+pub async fn open_as(id: &str, pod: SocketAddr, method: &str, path: &str, body: &str) -> TcpStream {
     let mut socket = TcpStream::connect(pod).await.unwrap();
+    let id = if id.is_empty() { String::new() } else { format!("x-request-id: {id}\r\n") };
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: pod\r\nx-test: yes\r\ncontent-length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nhost: pod\r\nx-test: yes\r\n{id}content-length: {}\r\n\r\n",
         body.len()
     );
     socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
@@ -78,8 +95,19 @@ pub async fn read_until(socket: &mut TcpStream, end: &str) -> String {
 
 /// A whole exchange: status, headers as text, body as JSON (or null).
 pub async fn ask(pod: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, String, Value) {
+    ask_as("", pod, method, path, body).await
+}
+
+/// The same under an `x-request-id`, if it isn't empty.
+pub async fn ask_as(
+    id: &str,
+    pod: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> (u16, String, Value) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let mut socket = open(pod, method, path, &body).await;
+    let mut socket = open_as(id, pod, method, path, &body).await;
     let mut text = read_until(&mut socket, "\r\n\r\n").await;
     let (head, _) = text.split_once("\r\n\r\n").expect("headers");
     let head = head.to_owned();
