@@ -7,6 +7,7 @@ use warmpath::blocks::{BlockHash, BlockSize, Chain};
 use warmpath::config::load;
 use warmpath::pipeline::{Body, Input, Matches, PodState, Positions, Residency, Scratch, Seen, Slots};
 use warmpath::pods::Speed;
+use warmpath::workflow::Plan;
 
 struct Prompt(Vec<BlockHash>);
 
@@ -60,7 +61,8 @@ fn decide(c: &mut Criterion) {
             }
             let index = Ready(matches);
             let prompt = Prompt((0..100).collect());
-            let profile_of = router.select("/v1/chat/completions", &|_| None, Some("llama")).expect("there");
+            let profile_of = router.select("/v1/chat/completions", &|_| None, Some("llama"));
+            let profile_of = profile_of.and_then(Plan::single).expect("one step");
             let mut slots = Slots::default();
             profile_of.prepare(&Input { header: &|_| None, body: Some(&prompt) }, 1, &mut slots);
             let mut scratch = Scratch::new(1);
@@ -72,7 +74,7 @@ fn decide(c: &mut Criterion) {
                         speed: Speed::default(),
                         index: &index,
                     };
-                    black_box(router.decide(profile_of, &seen, &mut slots, &mut scratch))
+                    black_box(router.decide(profile_of, &seen, &mut slots, &mut scratch, 3))
                 });
             });
         }

@@ -19,6 +19,12 @@ pub struct Explanation {
     pub step_down: Option<String>,
     /// What the prompt was compared as, where its model has a tokenizer.
     pub prompt: Option<&'static str>,
+    /// The workflow that the request came to.
+    pub workflow: Option<String>,
+    /// Who prefilled, if it is another.
+    pub prefill: Option<String>,
+    /// Why the workflow was done in one step.
+    pub aggregated: Option<String>,
     headers: Vec<(&'static str, String)>,
 }
 
@@ -52,6 +58,15 @@ impl Explanation {
     pub fn write(&self, host: &impl Host) {
         for (name, value) in &self.headers {
             let _ = host.set_header(Headers::Response, name, value);
+        }
+        for (name, value) in [
+            ("x-warmpath-workflow", &self.workflow),
+            ("x-warmpath-prefill-pod", &self.prefill),
+            ("x-warmpath-aggregated", &self.aggregated),
+        ] {
+            if let Some(value) = value {
+                let _ = host.set_header(Headers::Response, name, value);
+            }
         }
         if let Some(prompt) = self.prompt {
             let _ = host.set_header(Headers::Response, "x-warmpath-prompt", prompt);
@@ -108,6 +123,20 @@ pub fn refuse(host: &impl Host, refused: &Refused, retry_after: u32) -> Flow {
         Ok(()) => Flow::Pause,
         Err(_) => Flow::Continue,
     }
+}
+
+/// Answers a request that can't be served by a workflow: 4xx where that is because of what it is.
+pub fn reject(host: &impl Host, status: u32, why: &str) -> Flow {
+    let kind = if status < 500 { "invalid_request_error" } else { "service_unavailable" };
+    let body = serde_json::json!({
+        "error": {"message": why, "type": kind, "param": null, "code": "not_served"}
+    });
+    let headers = [("content-type", "application/json")];
+    // It must not go on as it is, whatever fails.
+    if host.respond(status, &headers, body.to_string().as_bytes(), "warmpath_not_served").is_err() {
+        let _ = host.reset_request();
+    }
+    Flow::Pause
 }
 
 /// Answers a request that is one too many.

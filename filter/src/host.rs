@@ -152,13 +152,21 @@ pub trait Host: SharedData {
     fn remove_header(&self, map: Headers, name: &str) -> HostResult<()>;
     /// Copies at most `max` bytes of the buffered request body.
     fn request_body(&self, max: usize) -> HostResult<Vec<u8>>;
+    /// Replaces the whole buffered request body, with its `content-length`: Envoy sends on what that says, whatever the length.
+    fn replace_request_body(&self, body: &[u8]) -> HostResult<()>;
 
     /// Copies the bytes of the response body's part that is passing, from `start` on, at most `max`.
     fn response_body(&self, start: usize, max: usize) -> HostResult<Vec<u8>>;
 
-    /// Calls a cluster, which must exist and have a host. The answer comes to the root context, under the number that this
-    /// returns; a time-out comes as 503 or 504, a reset without headers.
-    fn call(&self, cluster: &str, headers: &[(&str, &str)], timeout: Duration) -> HostResult<u32>;
+    /// Calls a cluster, which must exist and have a host. The answer comes to the context that called, under the number that
+    /// this returns, unless it is gone by then; a time-out comes as 503 or 504, a reset without headers.
+    fn call(
+        &self,
+        cluster: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        timeout: Duration,
+    ) -> HostResult<u32>;
     /// Copies at most `max` bytes of an answer's body, while it is being handed over.
     fn answer_body(&self, max: usize) -> HostResult<Vec<u8>>;
 
@@ -173,6 +181,8 @@ pub trait Host: SharedData {
     fn set_effective_context(&self, stream: u32) -> HostResult<()>;
     /// Lets a paused request go on.
     fn resume_request(&self) -> HostResult<()>;
-    /// Answers the request here, without a pod.
+    /// Breaks off the request and its answer, of which a part was sent: the client sees that it isn't whole.
+    fn reset_request(&self) -> HostResult<()>;
+    /// Answers the request here, whether or not it is on its way to a pod, as long as no answer has begun.
     fn respond(&self, status: u32, headers: &[(&str, &str)], body: &[u8], details: &str) -> HostResult<()>;
 }

@@ -14,7 +14,7 @@ fn profile(json: &str) -> String {
 
 #[test]
 fn fallbacks_follow_in_order_without_the_chosen_and_within_their_bound() {
-    for built_in in warmpath::pipeline::BUILT_IN {
+    for built_in in sim::for_one_step() {
         for (fallbacks, expected) in [(0, 0), (3, 3), (8, 5)] {
             let rest = format!(r#""profile": "{}", "routing": {{"fallbacks": {fallbacks}}}"#, built_in.name);
             let mut desk = Desk::new(router(6, &rest), 1);
@@ -198,7 +198,7 @@ fn the_first_rule_that_matches_chooses_the_profile() {
             headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_bytes().to_vec())
         };
         let needs = router.needs_body(path, &header);
-        (router.select(path, &header, model).unwrap().name().to_owned(), needs)
+        (router.select(path, &header, model).unwrap().single().unwrap().name().to_owned(), needs)
     };
     let chosen = |profile: &str, needs| (profile.to_owned(), needs);
     assert_eq!(name("/v1/embeddings?x=/v1/y", &[], Some("small")), chosen("least-requests", false));
@@ -241,8 +241,12 @@ fn turns_of_a_real_conversation_meet_and_tenants_with_other_salts_do_not() {
     };
     let mut send = |json: &str, keep: bool| {
         let request = parse(Endpoint::Chat, json.as_bytes(), &desk.router.settings().limits).unwrap();
-        let profile =
-            desk.router.select("/v1/chat/completions", &|_| None, request.model.as_deref()).unwrap();
+        let profile = desk
+            .router
+            .select("/v1/chat/completions", &|_| None, request.model.as_deref())
+            .unwrap()
+            .single()
+            .unwrap();
         profile.prepare(&Input { header: &|_| None, body: Some(&request) }, 1, &mut desk.slots);
         let decision = desk.again().unwrap();
         if keep {
@@ -259,7 +263,7 @@ fn turns_of_a_real_conversation_meet_and_tenants_with_other_salts_do_not() {
 
 #[test]
 fn without_a_body_every_profile_still_decides() {
-    for built_in in warmpath::pipeline::BUILT_IN {
+    for built_in in sim::for_one_step() {
         let mut desk = Desk::new(router(3, &format!(r#""profile": "{}""#, built_in.name)), 1);
         desk.states[0].in_flight = 50;
         desk.states[1].in_flight = 50;

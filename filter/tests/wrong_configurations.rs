@@ -290,7 +290,7 @@ fn fields_of_parts_out_of_bounds() {
 #[test]
 fn rules_that_cannot_be() {
     refuses_field(r#""select": [{"profile": "random"}]"#, "select[0]", &["no condition"]);
-    refuses_field(r#""select": [{"path": "/a"}]"#, "select[0]", &["missing field `profile`"]);
+    refuses_field(r#""select": [{"path": "/a"}]"#, "select[0]", &["leads nowhere; add profile or workflow"]);
     refuses_field(
         r#""select": [{"path": "/a", "profile": "x"}]"#,
         "select[0].profile",

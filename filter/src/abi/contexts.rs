@@ -123,7 +123,14 @@ fn action(flow: Flow) -> Action {
     }
 }
 
-impl Context for Http {}
+impl Context for Http {
+    fn on_http_call_response(&mut self, call: u32, _: usize, _: usize, _: usize) {
+        self.with(|stream| {
+            stream.on_answer(&EnvoyHost, call);
+            Flow::Continue
+        });
+    }
+}
 
 impl HttpContext for Http {
     fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {

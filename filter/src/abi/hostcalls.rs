@@ -262,10 +262,27 @@ impl Host for EnvoyHost {
         Ok(bytes.unwrap_or_default())
     }
 
-    fn call(&self, cluster: &str, headers: &[(&str, &str)], timeout: Duration) -> HostResult<u32> {
+    fn replace_request_body(&self, body: &[u8]) -> HostResult<()> {
+        // A body that is longer than its headers say runs into the next request of its connection: whatever fails, they never
+        // say another length than the body has.
+        self.remove_header(Headers::Request, "content-length")?;
+        let (data, len) = (body.as_ptr(), body.len());
+        let status = unsafe { proxy_set_buffer_bytes(REQUEST_BODY, 0, usize::MAX, data, len) };
+        check("set_request_body", status)?;
+        self.set_header(Headers::Request, "content-length", &len.to_string())
+    }
+
+    fn call(
+        &self,
+        cluster: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        timeout: Duration,
+    ) -> HostResult<u32> {
         // The SDK's own wrapper, as the only one: it panics on an answer to a call that it didn't make. Of statuses it knows
         // all that Envoy gives here.
-        proxy_wasm::hostcalls::dispatch_http_call(cluster, headers.to_vec(), None, Vec::new(), timeout)
+        let body = (!body.is_empty()).then_some(body);
+        proxy_wasm::hostcalls::dispatch_http_call(cluster, headers.to_vec(), body, Vec::new(), timeout)
             .map_err(|status| HostError { call: "http_call", status: status as u32 })
     }
 
@@ -298,6 +315,10 @@ impl Host for EnvoyHost {
 
     fn resume_request(&self) -> HostResult<()> {
         check("continue_stream", unsafe { proxy_continue_stream(REQUEST_STREAM) })
+    }
+
+    fn reset_request(&self) -> HostResult<()> {
+        check("close_stream", unsafe { proxy_close_stream(REQUEST_STREAM) })
     }
 
     fn respond(&self, status: u32, headers: &[(&str, &str)], body: &[u8], details: &str) -> HostResult<()> {

@@ -3,12 +3,12 @@
 use super::discovery::discovery;
 use super::health;
 use super::mistake::Mistakes;
-use super::pattern::Pattern;
 use super::pods::build_pods;
 use super::raw::{RawBy, RawConfig, RawKvEvents, RawProfile, RawRouting, RawSelect, RawTokenizer};
 use super::reach::{Reach, reach};
 use super::router::{KvEventsSettings, Router, Routing, Settings, TokenizerSettings};
-use super::select::{PathPattern, Rule};
+use super::select::{PathPattern, Rule, Target};
+use super::workflows;
 use crate::blocks::BlockSize;
 use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
 use crate::pods::{Found, Pod};
@@ -86,7 +86,9 @@ fn build(raw: &RawConfig, found: &[Found], mut mistakes: Mistakes) -> Result<Rou
     let mut profiles =
         Profiles { raw, pods: &pods, block_size: settings.block_size, names: Vec::new(), built: Vec::new() };
     profiles.build_own(&mut mistakes);
-    let default = profiles.find("profile", raw.profile.as_deref().unwrap_or(DEFAULT_PROFILE), &mut mistakes);
+    let workflows =
+        workflows::workflows(&raw.workflows, &settings.routing, found_in(raw), &mut profiles, &mut mistakes);
+    let default = profiles.target("", raw.profile.as_deref(), raw.workflow.as_deref(), &mut mistakes);
     if raw.select.len() > MAX_RULES {
         mistakes.add("select", format!("has {} rules; at most {MAX_RULES} are allowed", raw.select.len()));
     }
@@ -96,7 +98,8 @@ fn build(raw: &RawConfig, found: &[Found], mut mistakes: Mistakes) -> Result<Rou
     match default {
         Some(default) if mistakes.is_empty() => {
             let profiles = built.into_iter().flatten().collect();
-            Ok(Router { pods, configured: configured.len(), profiles, default, rules, settings })
+            let workflows = workflows.into_iter().flatten().collect();
+            Ok(Router { pods, configured: configured.len(), profiles, workflows, default, rules, settings })
         }
         _ => Err(mistakes),
     }
@@ -116,12 +119,8 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
     }
     let routing = routing(&raw.routing, mistakes);
     let discovery = raw.discovery.as_ref().map(|raw| discovery(raw, mistakes));
-    let found_in = match discovery.as_ref().map(|discovery| discovery.pods_of.as_slice()) {
-        Some([Pattern::Exact(cluster)]) => Some(cluster.as_str()),
-        _ => None,
-    };
     Settings {
-        metrics: health::metrics(raw.metrics.as_ref(), &routing, found_in, mistakes),
+        metrics: health::metrics(raw.metrics.as_ref(), &routing, found_in(raw), mistakes),
         breaker: health::breaker(&raw.breaker, mistakes),
         admission: health::admission(&raw.admission, mistakes),
         block_size: BlockSize::new(blocks.size).unwrap_or_default(),
@@ -136,6 +135,14 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
         tokenizers: tokenizers(&raw.tokenizers, mistakes),
         kv_events: kv_events(&raw.kv_events, mistakes),
         discovery,
+    }
+}
+
+/// The one cluster that pods are found in, if it is one.
+fn found_in(raw: &RawConfig) -> Option<&str> {
+    match raw.discovery.as_ref()?.pods_of.as_slice() {
+        [cluster] if !cluster.contains('*') => Some(cluster),
+        _ => None,
     }
 }
 
@@ -239,7 +246,7 @@ fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {
 }
 
 /// The profiles that were asked for, each built once.
-struct Profiles<'a> {
+pub(super) struct Profiles<'a> {
     raw: &'a RawConfig,
     pods: &'a [Pod],
     block_size: BlockSize,
@@ -259,7 +266,7 @@ impl Profiles<'_> {
         for (name, profile) in own.iter().take(MAX_PROFILES) {
             let path = format!("profiles.{}", name.escape_debug());
             if !is_name(name) {
-                mistakes.add(path, format!("name it with 1 to {MAX_NAME} letters, digits, - and _"));
+                mistakes.add(path, NAME_CURE);
             } else if BUILT_IN.iter().any(|built_in| built_in.name == name) {
                 mistakes.add(path, "is the name of a built-in profile; give yours another");
             } else {
@@ -281,8 +288,56 @@ impl Profiles<'_> {
         self.built.len().saturating_sub(1)
     }
 
+    /// The pods that they choose among.
+    pub(super) fn pods(&self) -> &[Pod] {
+        self.pods
+    }
+
+    /// A profile that was built.
+    pub(super) fn get(&self, position: usize) -> Option<&Profile> {
+        self.built.get(position)?.as_ref()
+    }
+
+    /// What requests come to: a profile or a workflow, not both. `at` is where that is written.
+    fn target(
+        &mut self,
+        at: &str,
+        profile: Option<&str>,
+        workflow: Option<&str>,
+        mistakes: &mut Mistakes,
+    ) -> Option<Target> {
+        let field = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+        let name = match (profile, workflow) {
+            (Some(_), Some(_)) => {
+                mistakes.add(at, "names a profile and a workflow; remove one of the two");
+                return None;
+            }
+            (None, Some(workflow)) => {
+                let mut known = self.raw.workflows.iter().map(|(name, _)| name);
+                if let Some(position) = known.position(|name| name == workflow) {
+                    return Some(Target::Workflow(position));
+                }
+                let known: Vec<_> = self.raw.workflows.iter().map(|(name, _)| name).collect();
+                let problem = format!(
+                    "there is no workflow \"{}\" in `workflows`, which has {}",
+                    workflow.escape_debug(),
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                );
+                mistakes.add(field("workflow"), problem);
+                return None;
+            }
+            (Some(profile), None) => profile,
+            (None, None) => DEFAULT_PROFILE,
+        };
+        let position = self.find(&field("profile"), name, mistakes)?;
+        if let Some(profile) = self.get(position) {
+            workflows::refuse_peer(&field("profile"), profile, mistakes);
+        }
+        Some(Target::Profile(position))
+    }
+
     /// The position of a profile, which is built now if it comes with Warmpath.
-    fn find(&mut self, path: &str, name: &str, mistakes: &mut Mistakes) -> Option<usize> {
+    pub(super) fn find(&mut self, path: &str, name: &str, mistakes: &mut Mistakes) -> Option<usize> {
         if let Some(at) = self.names.iter().position(|known| known == name) {
             return Some(at);
         }
@@ -321,19 +376,25 @@ impl Profiles<'_> {
         if let Some(header) = &raw.header {
             check_header(&format!("{at}.header.name"), &header.name, mistakes);
         }
-        let profile = self.find(&format!("{at}.profile"), &raw.profile, mistakes);
+        if raw.profile.is_none() && raw.workflow.is_none() {
+            mistakes.add(&at, "leads nowhere; add profile or workflow");
+        }
+        let target = self.target(&at, raw.profile.as_deref(), raw.workflow.as_deref(), mistakes);
         let header =
             raw.header.as_ref().map(|header| (header.name.to_ascii_lowercase(), header.value.clone()));
         (mistakes.count() == before).then_some(Rule {
             path,
             model: raw.model.clone(),
             header,
-            profile: profile?,
+            target: target?,
         })
     }
 }
 
-fn is_name(name: &str) -> bool {
+/// The cure for another name.
+pub(super) const NAME_CURE: &str = "name it with 1 to 64 letters, digits, - and _";
+
+pub(super) fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
 }

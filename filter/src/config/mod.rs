@@ -14,6 +14,7 @@ mod raw;
 mod reach;
 mod router;
 mod select;
+mod workflows;
 
 pub use build::{MAX_CONFIG_BYTES, load, load_with};
 pub use discovery::{DiscoverySettings, PodRule};

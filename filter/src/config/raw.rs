@@ -2,6 +2,7 @@
 
 use super::entries::Entries;
 use super::router::PodBy;
+use super::workflows::RawWorkflow;
 use crate::blocks::BlockSize;
 use crate::request::Limits;
 use serde::Deserialize;
@@ -19,6 +20,10 @@ pub struct RawConfig {
     pub profile: Option<String>,
     #[serde(default)]
     pub profiles: Entries<RawProfile>,
+    #[serde(default)]
+    pub workflow: Option<String>,
+    #[serde(default)]
+    pub workflows: Entries<RawWorkflow>,
     #[serde(default)]
     pub select: Vec<RawSelect>,
     #[serde(default)]
@@ -199,7 +204,7 @@ pub struct RawProfile {
     pub picker: Option<RawPart>,
 }
 
-/// A rule that chooses a profile. All conditions that it gives must hold.
+/// A rule that chooses a profile or a workflow. All conditions that it gives must hold.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawSelect {
@@ -209,7 +214,10 @@ pub struct RawSelect {
     pub model: Option<String>,
     #[serde(default)]
     pub header: Option<RawHeader>,
-    pub profile: String,
+    #[serde(default)]
+    pub profile: Option<String>,
+    #[serde(default)]
+    pub workflow: Option<String>,
 }
 
 /// A header that must be there, with that value if one is given.

@@ -3,12 +3,13 @@
 use super::discovery::DiscoverySettings;
 use super::health::{Admission, MetricsSettings};
 use super::reach::{Reach, reach};
-use super::select::Rule;
+use super::select::{Rule, Target};
 use crate::blocks::BlockSize;
 use crate::pipeline::{Decision, Profile, Refused, Scratch, Seen, Slots, World};
 use crate::pods::{BreakerSettings, Found, Pod};
 use crate::prompt::delivery::Source;
 use crate::request::Limits;
+use crate::workflow::{Plan, PrefillDecode};
 use std::collections::BTreeMap;
 
 /// Looks up a request header by its lower-case name.
@@ -20,7 +21,8 @@ pub struct Router {
     /// How many of the pods are the configuration's own; they come first.
     pub(super) configured: usize,
     pub(super) profiles: Vec<Profile>,
-    pub(super) default: usize,
+    pub(super) workflows: Vec<PrefillDecode>,
+    pub(super) default: Target,
     pub(super) rules: Vec<Rule>,
     pub(super) settings: Settings,
 }
@@ -175,37 +177,53 @@ impl Router {
         &self.profiles
     }
 
-    /// Must this request's body be read before it can be decided: by the profile, to know the profile, or to count it by model?
+    /// A profile by its position.
+    pub fn profile(&self, position: usize) -> Option<&Profile> {
+        self.profiles.get(position)
+    }
+
+    /// The workflows that some request can come to.
+    pub fn workflows(&self) -> &[PrefillDecode] {
+        &self.workflows
+    }
+
+    /// Must this request's body be read before it can be decided: by the plan, to know the plan, or to count it by model?
     pub fn needs_body(&self, path: &str, header: HeaderLookup<'_>) -> bool {
         if !self.settings.admission.models.is_empty() {
             return true;
         }
-        let profile = match self.rules.iter().find(|rule| rule.matches_head(path, header)) {
+        let target = match self.rules.iter().find(|rule| rule.matches_head(path, header)) {
             Some(rule) if rule.model.is_some() => return true,
-            Some(rule) => rule.profile,
+            Some(rule) => rule.target,
             None => self.default,
         };
-        self.profiles.get(profile).is_some_and(Profile::needs_body)
+        match target {
+            Target::Profile(profile) => self.profiles.get(profile).is_some_and(Profile::needs_body),
+            Target::Workflow(_) => true,
+        }
     }
 
-    /// The profile of the first rule that matches, or the default one. `model` is `None` where the body was not read or
-    /// names none.
-    pub fn select(&self, path: &str, header: HeaderLookup<'_>, model: Option<&str>) -> Option<&Profile> {
+    /// The plan of the first rule that matches, or the default one. `model` is `None` where the body was not read or names
+    /// none.
+    pub fn select(&self, path: &str, header: HeaderLookup<'_>, model: Option<&str>) -> Option<Plan<'_>> {
         let rule =
             self.rules.iter().find(|rule| rule.matches_model(model) && rule.matches_head(path, header));
-        self.profiles.get(rule.map_or(self.default, |rule| rule.profile))
+        match rule.map_or(self.default, |rule| rule.target) {
+            Target::Profile(profile) => self.profiles.get(profile).map(Plan::Single),
+            Target::Workflow(workflow) => self.workflows.get(workflow).map(Plan::PrefillDecode),
+        }
     }
 
-    /// Decides by a profile, with as many fallbacks as the routing header carries. What is seen is by position, like
-    /// [`Router::pods`].
+    /// Decides by a profile, with so many fallbacks. What is seen is by position, like [`Router::pods`].
     pub fn decide(
         &self,
         profile: &Profile,
         seen: &Seen<'_>,
         slots: &mut Slots,
         scratch: &mut Scratch,
+        fallbacks: usize,
     ) -> Result<Decision, Refused> {
-        let world = World { pods: &self.pods, seen, fallbacks: self.settings.routing.fallbacks() };
+        let world = World { pods: &self.pods, seen, fallbacks };
         profile.decide(&world, slots, scratch)
     }
 

@@ -1,13 +1,21 @@
-//! Which profile decides, by path, model and headers.
+//! Which profile or workflow a request comes to, by path, model and headers.
 
-/// A condition on one request, and the profile that decides where it holds.
+/// A condition on one request, and what it comes to where that holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     pub(super) path: Option<PathPattern>,
     pub(super) model: Option<String>,
     pub(super) header: Option<(String, Option<String>)>,
-    /// Position of the profile.
-    pub(super) profile: usize,
+    pub(super) target: Target,
+}
+
+/// What a request comes to, by its position in the router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// One profile, one pod.
+    Profile(usize),
+    /// A plan of several steps.
+    Workflow(usize),
 }
 
 /// A path, or what paths begin with.

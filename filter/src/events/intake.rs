@@ -79,7 +79,7 @@ pub struct Complaints {
 
 impl Complaints {
     /// Whether a complaint about this metric may be logged now.
-    fn may(&self, metric: Metric, now: u64) -> bool {
+    pub fn may(&self, metric: Metric, now: u64) -> bool {
         let Ok(mut last) = self.last.try_borrow_mut() else { return false };
         let is_due = last.get(&(metric as u32)).is_none_or(|last| now.saturating_sub(*last) >= QUIET);
         if is_due {

@@ -121,8 +121,8 @@ pub struct FakeState {
     pub body: Vec<u8>,
     /// The part of the response body that is passing.
     pub response_body: Vec<u8>,
-    /// Calls so far: cluster and path. The number of a call is its place here.
-    pub calls: Vec<(String, String)>,
+    /// Calls so far. The number of a call is its place here.
+    pub calls: Vec<Call>,
     /// Headers of the answer that is being handed over.
     pub answer: HashMap<String, Vec<u8>>,
     /// Body of the answer that is being handed over.
@@ -131,6 +131,8 @@ pub struct FakeState {
     pub effective_context: Option<u32>,
     /// Streams resumed so far.
     pub resumed: Vec<Option<u32>>,
+    /// Streams broken off so far.
+    pub reset: Vec<Option<u32>>,
     /// Local responses sent so far: status, body.
     pub responses: Vec<(u32, Vec<u8>)>,
     /// What has arrived on the current connection.
@@ -139,6 +141,24 @@ pub struct FakeState {
     pub closed: Vec<Option<u32>>,
     /// Names of calls that must fail with InternalFailure.
     pub failing: Vec<&'static str>,
+}
+
+/// A call that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The cluster.
+    pub cluster: String,
+    /// All headers, `:path` and its like among them.
+    pub headers: HashMap<String, String>,
+    /// The body; empty where there is none.
+    pub body: Vec<u8>,
+}
+
+impl Call {
+    /// Its path.
+    pub fn path(&self) -> &str {
+        self.headers.get(":path").map_or("", String::as_str)
+    }
 }
 
 impl FakeHost {
@@ -299,11 +319,18 @@ impl Host for FakeHost {
         Ok(self.state.borrow().response_body.iter().skip(start).take(max).copied().collect())
     }
 
-    fn call(&self, cluster: &str, headers: &[(&str, &str)], _: Duration) -> HostResult<u32> {
+    fn replace_request_body(&self, body: &[u8]) -> HostResult<()> {
+        self.check("replace_request_body")?;
+        self.set_header(Headers::Request, "content-length", &body.len().to_string())?;
+        self.state.borrow_mut().body = body.to_owned();
+        Ok(())
+    }
+
+    fn call(&self, cluster: &str, headers: &[(&str, &str)], body: &[u8], _: Duration) -> HostResult<u32> {
         self.check("call")?;
-        let path = headers.iter().find(|(name, _)| *name == ":path").map_or("", |(_, value)| value);
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let calls = &mut self.state.borrow_mut().calls;
-        calls.push((cluster.to_owned(), path.to_owned()));
+        calls.push(Call { cluster: cluster.to_owned(), headers: headers.collect(), body: body.to_owned() });
         Ok(calls.len() as u32 - 1)
     }
 
@@ -344,6 +371,14 @@ impl Host for FakeHost {
         let mut state = self.state.borrow_mut();
         let stream = state.effective_context;
         state.resumed.push(stream);
+        Ok(())
+    }
+
+    fn reset_request(&self) -> HostResult<()> {
+        self.check("reset_request")?;
+        let mut state = self.state.borrow_mut();
+        let stream = state.effective_context;
+        state.reset.push(stream);
         Ok(())
     }
 

@@ -50,6 +50,43 @@ pub static BUILT_IN: &[BuiltIn] = &[
 }"#,
     },
     BuiltIn {
+        name: "prefill",
+        doc: "For the first step of a workflow: of the pods labelled `role: prefill` or `both`, the one that will be done soonest; of \
+            equals the one that holds more of the prompt.",
+        json: r#"{
+  "prepare": [{"type": "prefix"}],
+  "filters": [
+    {"type": "label", "label": "role", "any_of": ["prefill", "both"], "strict": true},
+    {"type": "health", "strict": true},
+    {"type": "model", "strict": true}
+  ],
+  "scorers": [
+    {"type": "predicted-ttft", "weight": 1},
+    {"type": "prefix", "weight": 0.5}
+  ],
+  "picker": {"type": "best"}
+}"#,
+    },
+    BuiltIn {
+        name: "decode",
+        doc: "For the second: of the pods labelled `role: decode` or `both`, one with few requests, that holds much of the prompt and \
+            is near the prefill pod.",
+        json: r#"{
+  "prepare": [{"type": "prefix"}],
+  "filters": [
+    {"type": "label", "label": "role", "any_of": ["decode", "both"], "strict": true},
+    {"type": "health"},
+    {"type": "model"}
+  ],
+  "scorers": [
+    {"type": "in-flight", "weight": 2, "tolerance": 2, "busy": 8},
+    {"type": "prefix", "weight": 1},
+    {"type": "affinity", "weight": 0.5}
+  ],
+  "picker": {"type": "best"}
+}"#,
+    },
+    BuiltIn {
         name: "sticky-session",
         doc: "A session stays on the pod that it began on, whatever the load, as long as that pod answers. A new session, \
             and a request without one, goes to the least loaded pod.",

@@ -14,6 +14,7 @@ mod builtin;
 mod decision;
 mod filters;
 pub mod part;
+mod peers;
 mod pickers;
 mod positions;
 mod prepare;

@@ -4,6 +4,7 @@ use super::builtin::BUILT_IN;
 use super::part::{Field, Stage};
 use super::registry::{Entry, REGISTRY};
 use super::slots::SlotId;
+use crate::workflow::protocol::PROTOCOLS;
 use std::fmt::Write;
 
 /// What the profile itself reads of a part's configuration.
@@ -40,7 +41,15 @@ pub fn reference() -> String {
         }
         out.push('\n');
     }
-    out.push_str("### Built-in profiles\n");
+    out.push_str(
+        "### Protocols (`workflows.*.protocol`)\n\nHand KV over between the pods of a workflow.\n\n",
+    );
+    out.push_str("| type | what it is | configuration |\n|---|---|---|\n");
+    for entry in PROTOCOLS {
+        let fields: Vec<_> = entry.fields.iter().map(describe).collect();
+        let _ = writeln!(out, "| `{}` | {} | {} |", entry.name, entry.doc, fields.join("<br>"));
+    }
+    out.push_str("\n### Built-in profiles\n");
     for profile in BUILT_IN {
         let _ = writeln!(out, "\n**`{}`**: {}\n\n```json\n{}\n```", profile.name, profile.doc, profile.json);
     }

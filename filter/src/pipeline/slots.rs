@@ -34,13 +34,15 @@ pub enum SlotId {
     SessionResidency,
     /// What requests must have in common to go to one pod by hashing.
     HashKey,
+    /// The pod that an earlier step of a workflow chose.
+    Peer,
     /// The sum of weighted scores, which is 0 for all without scorers.
     Scores,
 }
 
 impl SlotId {
     /// Slots that no part writes: they are always there.
-    pub const GIVEN: [Self; 8] = [
+    pub const GIVEN: [Self; 9] = [
         Self::Headers,
         Self::Body,
         Self::Load,
@@ -48,6 +50,7 @@ impl SlotId {
         Self::Pace,
         Self::Engine,
         Self::Health,
+        Self::Peer,
         Self::Scores,
     ];
 
@@ -66,6 +69,7 @@ impl SlotId {
             Self::Session => "Session",
             Self::SessionResidency => "SessionResidency",
             Self::HashKey => "HashKey",
+            Self::Peer => "Peer",
             Self::Scores => "Scores",
         }
     }
@@ -101,6 +105,8 @@ pub struct Slots {
     pub session_pods: Positions,
     /// [`SlotId::HashKey`]. `None` where the request has nothing to hash.
     pub hash_key: Option<u64>,
+    /// [`SlotId::Peer`], by position. `None` in a first step.
+    pub peer: Option<usize>,
 }
 
 impl Slots {
@@ -123,7 +129,8 @@ impl Slots {
 
     /// Empties every slot for the next request, keeping buffers.
     pub fn clear(&mut self) {
-        let Self { turn, model, chain, block_tokens, residency, session, session_pods, hash_key } = self;
+        let Self { turn, model, chain, block_tokens, residency, session, session_pods, hash_key, peer } =
+            self;
         *turn = 0;
         *model = None;
         chain.clear();
@@ -132,5 +139,6 @@ impl Slots {
         *session = None;
         *session_pods = Positions::default();
         *hash_key = None;
+        *peer = None;
     }
 }

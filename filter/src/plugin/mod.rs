@@ -1,6 +1,7 @@
 //! One plugin configuration in one VM: what its streams share.
 
 mod pods;
+mod steps;
 mod vm;
 
 pub use pods::Current;
@@ -16,8 +17,9 @@ use crate::host::{Host, Level};
 use crate::metrics::Metric;
 use crate::pods::{Pod, Scout, Waiting};
 use crate::prompt::delivery::Delivery;
-use crate::stream::Stream;
+use crate::stream::{Progress, Stream};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 /// Most connections that are closed with one tick.
@@ -43,7 +45,11 @@ pub struct Plugin {
     tokenizers: Vec<Rc<RefCell<Delivery>>>,
     /// What asks the pods and Envoy's admin, where the configuration wants that.
     scout: Option<Rc<RefCell<Scout>>>,
-    /// When what was complained of last about KV events.
+    /// What prefill pods were asked, by address, and when.
+    learnt: RefCell<BTreeMap<String, (u64, String)>>,
+    /// Prefills whose end nobody will hear of, by the tick at which they are taken for done.
+    orphans: RefCell<Vec<(u64, Progress)>>,
+    /// When what was complained of last.
     pub complaints: Complaints,
     /// Connections that are to be closed.
     closing: RefCell<Vec<u32>>,
@@ -74,6 +80,8 @@ impl Plugin {
             waiting: RefCell::default(),
             tokenizers,
             scout,
+            learnt: RefCell::default(),
+            orphans: RefCell::default(),
             complaints: Complaints::default(),
             closing: RefCell::default(),
             failures: Cell::new(0),
@@ -107,6 +115,7 @@ impl Plugin {
         self.deliver(host, &fleet);
         let now = fleet.ticks();
         self.overdue(host, &mut fleet);
+        self.end_orphans(host, &mut fleet);
         self.tell_breaker(host, &mut fleet);
         drop(fleet);
         self.send_on_overdue(host, now);

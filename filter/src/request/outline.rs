@@ -46,7 +46,8 @@ impl<'a> Edit<'a> {
         Self::Set(name, json.into())
     }
 
-    fn name(&self) -> &'static str {
+    /// The field's name.
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Set(name, _) | Self::Remove(name) => name,
         }

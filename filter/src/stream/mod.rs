@@ -4,24 +4,28 @@
 //! Whatever can't be read goes on unchanged, by load: the engine owns its error messages.
 
 use crate::config::Router;
-use crate::explain::{self, Explanation};
-use crate::fleet::Fleet;
+use crate::explain::Explanation;
 use crate::host::{HeaderMap, Headers, Host};
 use crate::metrics::Metric;
-use crate::pipeline::{Body, Input, Slots};
+use crate::pipeline::Slots;
 use crate::plugin::Plugin;
 use crate::prompt::{Exact, Outcome};
 use crate::request::{self, Endpoint, Request};
-use crate::workflow::{self, Executor, RANK_HEADER, Sent};
+use crate::workflow::{Aggregated, RANK_HEADER, Sent};
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use progress::Progress;
+pub use progress::{Progress, patience};
+
+use decide::{Read, Unread};
+use remote::Remote;
 use response::Answer;
 
+mod decide;
 mod feedback;
 mod progress;
+mod remote;
 mod response;
 #[cfg(test)]
 mod tests;
@@ -39,6 +43,8 @@ pub enum Flow {
 /// Headers of the endpoint picker protocol that are a router's to set, beside the routing header itself.
 const ROUTER_S_OWN: [&str; 2] =
     ["x-gateway-destination-endpoint-subset", "x-gateway-destination-endpoint-served"];
+/// What a request that bears a handoff has, so that a route can retry it where a handoff may be retried.
+const HANDOFF: &str = "x-warmpath-handoff";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -46,6 +52,8 @@ enum Phase {
     New,
     /// Held until its body is whole.
     Holding(Endpoint),
+    /// Held until its prefill is done elsewhere.
+    Remote,
     /// Decided, or left to Envoy.
     Decided,
 }
@@ -66,6 +74,16 @@ pub struct Stream {
     progress: Option<Progress>,
     answer: Answer,
     explanation: Option<Explanation>,
+    /// Why the body of an inference call was not read.
+    unread: Option<Unread>,
+    /// The prefill that is done elsewhere.
+    remote: Option<Box<Remote>>,
+    /// The call whose answer is awaited.
+    pending: Cell<Option<u32>>,
+    /// Why two steps came to nothing.
+    failed: Option<Aggregated>,
+    /// Whether the request is to be read and decided once more.
+    again: bool,
 }
 
 impl Stream {
@@ -83,6 +101,11 @@ impl Stream {
             progress: None,
             answer: Answer::default(),
             explanation: None,
+            unread: None,
+            remote: None,
+            pending: Cell::new(None),
+            failed: None,
+            again: false,
         }
     }
 
@@ -94,7 +117,9 @@ impl Stream {
         let router = plugin.router();
         // Before anything can fail: what a client says here must never steer.
         let rank = router.has_ranks().then_some(RANK_HEADER);
-        for name in std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN).chain(rank) {
+        let handoff = (!router.workflows().is_empty()).then_some(HANDOFF);
+        let own = std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN);
+        for name in own.chain(rank).chain(handoff) {
             let _ = host.remove_header(Headers::Request, name);
         }
         let headers = host.headers(Headers::Request).unwrap_or_default();
@@ -108,6 +133,7 @@ impl Stream {
         let may_hold =
             plugin.guard.try_borrow_mut().is_ok_and(|mut guard| guard.may_hold(now, || Rc::downgrade(this)));
         if !may_hold {
+            stream.unread = Some(Unread::Unheld);
             plugin.count(host, Metric::Unheld);
             return stream.decide(host, None);
         }
@@ -118,7 +144,7 @@ impl Stream {
 
     /// The endpoint, where the body is to be read and can be expected to be JSON of a size that may be read.
     fn readable(
-        &self,
+        &mut self,
         host: &impl Host,
         router: &Router,
         headers: &HeaderMap,
@@ -136,11 +162,13 @@ impl Stream {
         let plain =
             headers.text("content-encoding").is_none_or(|coding| coding.eq_ignore_ascii_case("identity"));
         if !json || !plain {
+            self.unread = Some(Unread::NotJson);
             self.plugin.count(host, Metric::NotJson);
             return None;
         }
         let length = headers.text("content-length").and_then(|length| length.parse::<u64>().ok());
         if length.is_some_and(|length| length > self.plugin.settings.max_body_bytes as u64) {
+            self.unread = Some(Unread::TooLarge);
             self.plugin.count(host, Metric::TooLarge);
             return None;
         }
@@ -149,11 +177,16 @@ impl Stream {
 
     /// A part of the body arrived; `buffered` bytes are held by now.
     pub fn on_request_body(&mut self, host: &impl Host, buffered: usize, end_of_stream: bool) -> Flow {
-        let Phase::Holding(endpoint) = self.phase else { return Flow::Continue };
+        let endpoint = match self.phase {
+            Phase::Holding(endpoint) => endpoint,
+            Phase::Remote => return Flow::Pause,
+            Phase::New | Phase::Decided => return Flow::Continue,
+        };
         if let Ok(mut guard) = self.plugin.guard.try_borrow_mut() {
             guard.body_arrived();
         }
         if buffered > self.plugin.settings.max_body_bytes {
+            self.unread = Some(Unread::TooLarge);
             self.plugin.count(host, Metric::TooLarge);
             return self.decide(host, None);
         }
@@ -167,14 +200,22 @@ impl Stream {
     pub fn on_request_trailers(&mut self, host: &impl Host) -> Flow {
         match self.phase {
             Phase::Holding(endpoint) => self.read(host, endpoint),
-            _ => Flow::Continue,
+            Phase::Remote => Flow::Pause,
+            Phase::New | Phase::Decided => Flow::Continue,
         }
     }
 
     fn read(&mut self, host: &impl Host, endpoint: Endpoint) -> Flow {
+        let flow = self.read_once(host, endpoint);
+        // A first call may fail before anybody waits for its answer.
+        if std::mem::take(&mut self.again) { self.read_once(host, endpoint) } else { flow }
+    }
+
+    fn read_once(&mut self, host: &impl Host, endpoint: Endpoint) -> Flow {
         let plugin = self.plugin.clone();
         let settings = &plugin.settings;
         let Ok(body) = host.request_body(settings.max_body_bytes) else {
+            self.unread = Some(Unread::Unheld);
             self.plugin.count(host, Metric::HostErrors);
             return self.decide(host, None);
         };
@@ -182,6 +223,7 @@ impl Stream {
             Ok(request) => self.decide_read(host, &body, &request),
             Err(error) => {
                 self.plugin.count(host, Metric::Malformed);
+                self.unread = Some(Unread::Malformed(error.to_string()));
                 if let Some(explanation) = &mut self.explanation {
                     explanation.step_down = Some(error.to_string());
                 }
@@ -194,11 +236,13 @@ impl Stream {
     fn decide_read(&mut self, host: &impl Host, bytes: &[u8], request: &Request<'_>) -> Flow {
         let plugin = self.plugin.clone();
         let Some((settings, delivery)) = plugin.tokenizer_of(request.model.as_deref()) else {
-            return self.decide(host, Some(request));
+            let read = Read { endpoint: request.endpoint, bytes, body: request };
+            return self.decide(host, Some(&read));
         };
         let exact =
             Exact { request, bytes, delivery, settings, now: host.now(), outcome: RefCell::default() };
-        let flow = self.decide(host, Some(&exact));
+        let read = Read { endpoint: request.endpoint, bytes, body: &exact };
+        let flow = self.decide(host, Some(&read));
         let (by_tokens, step_down) = match exact.outcome.into_inner() {
             Outcome::Unasked => return flow,
             Outcome::Exact => (true, None),
@@ -230,72 +274,11 @@ impl Stream {
         if !matches!(self.phase, Phase::Holding(_)) || host.set_effective_context(self.id).is_err() {
             return false;
         }
+        self.unread = Some(Unread::Unheld);
         self.plugin.count(host, Metric::Unheld);
         match self.decide(host, None) {
             Flow::Continue => host.resume_request().is_ok(),
             Flow::Pause => true,
         }
     }
-
-    fn decide(&mut self, host: &impl Host, body: Option<&dyn Body>) -> Flow {
-        self.phase = Phase::Decided;
-        let start = host.now();
-        let plugin = self.plugin.clone();
-        let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return Flow::Continue };
-        let fleet = &mut *fleet;
-        fleet.metrics.add(host, Metric::Requests, 1);
-        let headers = std::mem::take(&mut self.headers);
-        let lookup = |name: &str| headers.get(name).map(Cow::into_owned);
-        let path = headers.text(":path").unwrap_or_default();
-        let model = body.and_then(Body::model);
-        let router = plugin.router();
-        let Some(profile) = router.select(&path, &lookup, model) else {
-            fleet.metrics.add(host, Metric::ByRoundRobin, 1);
-            return Flow::Continue;
-        };
-        let turn = fleet.next_turn();
-        profile.prepare(&Input { header: &lookup, body }, turn, &mut self.slots);
-        let outcome =
-            Executor { host, plugin: &plugin, router: &router }.run(fleet, profile, &mut self.slots);
-        let sent = match outcome {
-            workflow::Outcome::Sent(sent) => sent,
-            workflow::Outcome::Unsent => {
-                fleet.metrics.add(host, Metric::ByRoundRobin, 1);
-                return Flow::Continue;
-            }
-            workflow::Outcome::Refused(refused) => {
-                fleet.metrics.add(host, Metric::Refused, 1);
-                return explain::refuse(host, &refused, plugin.settings.admission.retry_after_seconds);
-            }
-            workflow::Outcome::Shed(limit) => {
-                fleet.metrics.add(host, Metric::Shed, 1);
-                return explain::shed(host, limit, plugin.settings.admission.retry_after_seconds);
-            }
-        };
-        count(host, fleet, &sent);
-        if let Some(explanation) = &mut self.explanation {
-            explanation.fill(&router, profile, &fleet.scratch, &sent);
-        }
-        let state = explain::filter_state(&router, profile, &sent);
-        let _ = host.set_filter_state("warmpath", state.as_bytes());
-        let took = host.now().saturating_sub(start).as_micros();
-        fleet.metrics.record(host, Metric::DecisionTime, u64::try_from(took).unwrap_or(u64::MAX));
-        self.progress = Some(Progress::begin(host, fleet, &plugin.waiting, &plugin.settings, &sent, body));
-        self.answer.tells_nothing = body.is_some_and(Body::computes_all);
-        self.ask_for_load(host, &headers);
-        self.sent = Some(sent);
-        self.router = Some(router.clone());
-        Flow::Continue
-    }
-}
-
-fn count(host: &impl Host, fleet: &Fleet, sent: &Sent) {
-    let metrics = &fleet.metrics;
-    metrics.add(host, if sent.by_prefix { Metric::ByPrefix } else { Metric::ByLoad }, 1);
-    if sent.by_prefix {
-        metrics.add(host, Metric::ByEvents, u64::from(sent.is_exact));
-        metrics.add(host, Metric::BlocksAsked, u64::from(sent.decision.blocks));
-        metrics.add(host, Metric::BlocksMatched, u64::from(sent.decision.matched));
-    }
-    metrics.add(host, Metric::Relaxed, u64::from(sent.decision.relaxed.count_ones()));
 }

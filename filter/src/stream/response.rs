@@ -1,14 +1,16 @@
 //! The second half of a stream: who answered, whether what was recorded of it holds, and its end.
 
-use super::Stream;
 use super::feedback::Prediction;
+use super::progress::Sign;
 use super::usage::{TAIL, Tail, Usage};
+use super::{Phase, Stream};
 use crate::blocks::Chain;
 use crate::config::Routing;
 use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host};
 use crate::index::{OnUnseen, PodRef};
 use crate::metrics::Metric;
+use crate::pipeline::Slots;
 use crate::pods::{Verdict, metrics::orca};
 use crate::workflow::{Record, Sent, recorded, session, withdrawn};
 
@@ -39,6 +41,8 @@ pub struct Answer {
     pod: Option<usize>,
     /// Whether it comes token by token.
     is_stream: bool,
+    /// Whether its status says that it is one.
+    is_good: bool,
     /// Whether a part of its body came.
     has_body: bool,
     /// What its usage is held against.
@@ -48,6 +52,18 @@ pub struct Answer {
     pub(super) tells_nothing: bool,
     /// Whether the pod was asked for its load here, and not by the client.
     asked_for_load: bool,
+}
+
+impl Answer {
+    /// Whether its headers came.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether a part of its body came.
+    pub(super) fn has_body(&self) -> bool {
+        self.has_body
+    }
 }
 
 impl Stream {
@@ -70,6 +86,7 @@ impl Stream {
         let status = headers.text(":status").and_then(|status| status.parse::<u16>().ok()).unwrap_or(0);
         let served = self.served(host, sent);
         self.answer.pod = served;
+        self.answer.is_good = (200..300).contains(&status);
         self.answer.is_stream =
             headers.text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
 
@@ -106,9 +123,14 @@ impl Stream {
             }
         } else {
             self.withdraw(host, &mut fleet);
+            if sent.is_handed_over {
+                fleet.metrics.add(host, Metric::HandoffsLost, 1);
+                plugin.forget_learnt();
+            }
             // What it says came without a prefill.
             if let Some(progress) = &mut self.progress {
-                progress.first_token(host, &mut fleet, &plugin.waiting, false);
+                progress.unwatch(&plugin.waiting);
+                progress.first_token(host, &mut fleet, Sign::Nothing);
             }
         }
     }
@@ -153,10 +175,16 @@ impl Stream {
     fn first_token(&mut self, host: &impl Host) {
         let plugin = self.plugin.clone();
         let (Ok(mut fleet), Some(sent)) = (plugin.fleet.try_borrow_mut(), self.sent) else { return };
+        if !self.answer.is_good {
+            return;
+        }
         let is_stream = self.answer.is_stream;
         if let Some(progress) = &mut self.progress {
-            progress.first_token(host, &mut fleet, &plugin.waiting, is_stream);
+            progress.unwatch(&plugin.waiting);
+            progress.first_token(host, &mut fleet, if is_stream { Sign::Token } else { Sign::Nothing });
         }
+        // Without its prefill the decode pod would have nothing to say.
+        self.end_remote(host, &mut fleet, true);
         // One that comes too late was taken for hanging, and speaks of what was then.
         let late = fleet.ticks().saturating_sub(sent.began) > plugin.settings.breaker.first_token_ticks;
         if let (true, false, Some(pod)) = (is_stream, late, self.answer.pod) {
@@ -184,6 +212,9 @@ impl Stream {
         let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return };
         if !self.answer.begun {
             self.withdraw(host, &mut fleet);
+            if self.phase == Phase::Decided && self.sent.is_some_and(|sent| sent.is_handed_over) {
+                fleet.metrics.add(host, Metric::HandoffsLost, 1);
+            }
         } else if let (false, Some(pod)) = (self.answer.whole, self.answer.pod) {
             // The client left, or the pod broke off.
             let details = host.property(&["response", "code_details"]).ok().flatten().unwrap_or_default();
@@ -191,6 +222,7 @@ impl Stream {
                 self.judge(host, &mut fleet, pod, verdict);
             }
         }
+        self.end_remote(host, &mut fleet, self.answer.is_good && self.answer.has_body);
         self.sent = None;
         if let Some(progress) = self.progress.take() {
             progress.end(host, &mut fleet, &plugin.waiting);
@@ -205,19 +237,10 @@ impl Stream {
 
     /// What the pod was thought to hold of a prompt that took part in the decision.
     fn prediction(&self, pod: usize) -> Option<Prediction> {
-        let sent = self.sent.filter(|sent| sent.by_prefix && sent.decision.blocks > 0)?;
         if self.answer.tells_nothing {
             return None;
         }
-        let chain = &self.slots.chain;
-        Some(Prediction {
-            pod: sent.pod?,
-            matched: self.slots.residency.depth(pod) as f32,
-            blocks: chain.blocks() as f32 + 0.5,
-            block_tokens: (!chain.cached.is_empty()).then_some(self.slots.block_tokens),
-            clock: sent.clock,
-            is_exact: sent.is_exact,
-        })
+        predicted(self.sent.as_ref()?, &self.slots, pod)
     }
 
     /// Tells who served, as the endpoint picker protocol has it.
@@ -247,7 +270,10 @@ impl Stream {
         self.judge(host, fleet, sent.decision.pod, Verdict::BrokeOff);
         self.withdraw(host, fleet);
         let pod = self.router.as_ref().and_then(|router| self.plugin.slot_of(router, served, sent.rank));
-        let job = self.slots.job(served);
+        let mut job = self.slots.job(served);
+        if sent.is_handed_over {
+            job.prefill = 0;
+        }
         let record = pod.filter(|_| sent.record.is_some()).and_then(|pod| self.record_at(host, fleet, pod));
         if let Some(progress) = &mut self.progress {
             progress.moved(host, fleet, &self.plugin.waiting, pod, job);
@@ -272,7 +298,7 @@ impl Stream {
     }
 
     /// Takes back what the request was to leave in its pod's cache.
-    fn withdraw(&mut self, host: &impl Host, fleet: &mut Fleet) {
+    pub(super) fn withdraw(&mut self, host: &impl Host, fleet: &mut Fleet) {
         let Some(record) = self.sent.as_mut().and_then(|sent| sent.record.take()) else { return };
         let deltas = withdrawn(&record, &self.slots.chain.hashes);
         if !deltas.is_empty() {
@@ -280,6 +306,28 @@ impl Stream {
             let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
         }
     }
+}
+
+/// What a pod was thought to hold of a prompt that took part in the decision for it.
+pub fn predicted(sent: &Sent, slots: &Slots, pod: usize) -> Option<Prediction> {
+    if !sent.by_prefix || sent.decision.blocks == 0 {
+        return None;
+    }
+    let Slots { chain, residency, .. } = slots;
+    Some(Prediction {
+        pod: sent.pod?,
+        matched: residency.depth(pod) as f32,
+        blocks: chain.blocks() as f32 + 0.5,
+        block_tokens: (!chain.cached.is_empty()).then_some(slots.block_tokens),
+        clock: sent.clock,
+        is_exact: sent.is_exact,
+    })
+}
+
+/// Whether these are Envoy's own words for a pod that could not be reached.
+pub fn unreachable_words(body: &[u8]) -> bool {
+    const WORDS: [&[u8]; 3] = [b"remote connection failure", b"connection timeout", b"no healthy upstream"];
+    WORDS.iter().any(|words| body.windows(words.len()).any(|part| part == *words))
 }
 
 /// What an answer's headers say of the pod that gave it, or failed to; `None` where they say nothing.

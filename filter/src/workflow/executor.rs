@@ -1,10 +1,10 @@
 //! The only part of the workflow that talks to Envoy.
 
-use super::plan::Workflow;
+use super::plan::{Aggregated, PrefillDecode, Prospect, Selector};
 use super::record::{self, Record};
 use crate::config::Router;
 use crate::fleet::Fleet;
-use crate::host::{Headers, Host};
+use crate::host::{Headers, Host, HostResult};
 use crate::index::{Appended, BlockHash, Delta, OnUnseen, PodRef, Standing};
 use crate::metrics::Metric;
 use crate::pipeline::{Decision, Profile, Refused, Seen, SlotId, Slots};
@@ -50,6 +50,34 @@ pub struct Sent {
     pub by_prefix: bool,
     /// Whether the pod says itself what it holds, and was asked for the prompt's own blocks.
     pub is_exact: bool,
+    /// Whether another pod prefills for it.
+    pub is_handed_over: bool,
+}
+
+/// One step of a plan under way.
+pub struct Step<'a> {
+    /// Chooses.
+    pub selector: Selector<'a>,
+    /// What was prepared for it.
+    pub slots: &'a mut Slots,
+}
+
+/// How a plan of two steps ended.
+#[derive(Debug)]
+pub enum TwoSteps {
+    /// These pods are to do it. Both count it as theirs already; no header names them yet.
+    Chosen {
+        /// Who prefills.
+        prefill: Sent,
+        /// Who decodes.
+        decode: Sent,
+    },
+    /// It is to be served in one step.
+    Aggregated(Aggregated),
+    /// A strict filter left nobody to decode.
+    Refused(Refused),
+    /// As many requests as may be are in flight already.
+    Shed(Limit),
 }
 
 /// How it ended.
@@ -91,38 +119,139 @@ impl<H: Host> Executor<'_, H> {
             // Nobody was found yet, while Envoy may know its endpoints well.
             return Outcome::Unsent;
         }
-        let plan = Workflow::single(self.router, profile);
-        let admission = &self.plugin.settings.admission;
-        let standing =
-            match admission.counts(self.router.pods()) || SHARED.iter().any(|slot| profile.reads(*slot)) {
-                true => fleet.catch_up(self.host),
-                false => fleet.index.standing(),
-            };
-        if let Some(limit) =
-            admission.exceeded(&fleet.index, || self.plugin.in_flight(fleet), slots.model.as_deref())
-        {
-            return Outcome::Shed(limit);
+        let fallbacks = self.plugin.settings.routing.fallbacks();
+        let mut step = [Step { selector: Selector { router: self.router, profile, fallbacks }, slots }];
+        let standing = match self.admit(fleet, &step) {
+            Ok(standing) => standing,
+            Err(limit) => return Outcome::Shed(limit),
+        };
+        match self.choose(fleet, standing, &mut step, |_, _| Ok(())) {
+            Ok(mut sent) => match sent.pop() {
+                Some(sent) => self.send(fleet, sent),
+                None => Outcome::Unsent,
+            },
+            Err(Against::Nobody { refused, .. }) => Outcome::Refused(refused),
+            Err(Against::Aggregated(_)) => Outcome::Unsent,
         }
+    }
+
+    /// Chooses who prefills and, in the light of that, who decodes, and records both for the other workers; or says why that
+    /// isn't worth it.
+    pub fn run_two(
+        &self,
+        fleet: &mut Fleet,
+        workflow: &PrefillDecode,
+        prefill: &mut Slots,
+        decode: &mut Slots,
+    ) -> TwoSteps {
+        let profiles = (self.router.profile(workflow.prefill), self.router.profile(workflow.decode));
+        let (Some(first), Some(second)) = profiles else {
+            return TwoSteps::Aggregated(Aggregated::NoPrefill);
+        };
+        let selector = |profile, fallbacks| Selector { router: self.router, profile, fallbacks };
+        let fallbacks = workflow.fallbacks(self.plugin.settings.routing.fallbacks());
+        let mut steps = [
+            Step { selector: selector(first, workflow.attempts.saturating_sub(1)), slots: prefill },
+            Step { selector: selector(second, fallbacks), slots: decode },
+        ];
+        let standing = match self.admit(fleet, &steps) {
+            Ok(standing) => standing,
+            Err(limit) => return TwoSteps::Shed(limit),
+        };
+        let is_worth_it = |sent: &mut [Sent], steps: &[Step<'_>]| {
+            let ([prefill, decode], [_, step]) = (sent, steps) else { return Err(Aggregated::NoPrefill) };
+            if prefill.decision.pod == decode.decision.pod {
+                return Err(Aggregated::Same);
+            }
+            let unfit = |pod: usize| {
+                self.router.pods().get(pod).is_none_or(|pod| workflow.protocol.unfit_pod(pod).is_some())
+            };
+            if unfit(prefill.decision.pod) || unfit(decode.decision.pod) {
+                return Err(Aggregated::NoPrefill);
+            }
+            let prospect = Prospect {
+                prompt: step.slots.prompt_tokens(),
+                uncached: step.slots.uncached_tokens(decode.decision.pod),
+                alone: decode.predicted,
+                remote: prefill.predicted,
+            };
+            // Who can't do it alone has no choice.
+            if let Some(why) = workflow.worth.against(&prospect).filter(|_| workflow.aggregated.is_some()) {
+                return Err(why);
+            }
+            decode.job.prefill = 0;
+            (decode.is_handed_over, decode.predicted) = (true, prefill.predicted);
+            Ok(())
+        };
+        match self.choose(fleet, standing, &mut steps, is_worth_it).as_deref_mut() {
+            Ok([prefill, decode]) => {
+                for sent in [&mut *prefill, &mut *decode] {
+                    sent.running = sent.pod.map(|pod| fleet.index.started(pod, sent.job));
+                }
+                TwoSteps::Chosen { prefill: *prefill, decode: *decode }
+            }
+            Ok(_) | Err(Against::Nobody { step: 0, .. }) => TwoSteps::Aggregated(Aggregated::NoPrefill),
+            Err(Against::Nobody { refused, .. }) => TwoSteps::Refused(*refused),
+            Err(Against::Aggregated(why)) => TwoSteps::Aggregated(*why),
+        }
+    }
+
+    /// Learns what other workers wrote, as far as these steps look at it, and counts what is in flight.
+    fn admit(&self, fleet: &mut Fleet, steps: &[Step<'_>]) -> Result<Standing, Limit> {
+        let admission = &self.plugin.settings.admission;
+        let reads = |step: &Step<'_>| SHARED.iter().any(|slot| step.selector.profile.reads(*slot));
+        let standing = match admission.counts(self.router.pods()) || steps.iter().any(reads) {
+            true => fleet.catch_up(self.host),
+            false => fleet.index.standing(),
+        };
+        let model = steps.first().and_then(|step| step.slots.model.as_deref());
+        match admission.exceeded(&fleet.index, || self.plugin.in_flight(fleet), model) {
+            Some(limit) => Err(limit),
+            None => Ok(standing),
+        }
+    }
+
+    /// Runs steps in their order, each of which sees the pod of the one before, and records what came out, unless `accept` is
+    /// against it.
+    fn choose(
+        &self,
+        fleet: &mut Fleet,
+        standing: Standing,
+        steps: &mut [Step<'_>],
+        accept: impl Fn(&mut [Sent], &[Step<'_>]) -> Result<(), Aggregated>,
+    ) -> Result<Vec<Sent>, Against> {
         let subset = self.subset();
-        let by_prefix = !slots.chain.is_empty() && profile.reads(SlotId::Residency);
         let ready = standing != Standing::Loading;
-        if by_prefix && standing != Standing::Exact {
+        let by_prefix =
+            |step: &Step<'_>| !step.slots.chain.is_empty() && step.selector.profile.reads(SlotId::Residency);
+        if standing != Standing::Exact && steps.iter().any(by_prefix) {
             fleet.metrics.add(self.host, Metric::IndexNotReady, 1);
         }
         let mut on_unseen = OnUnseen::Return;
-        let sent = loop {
-            let mut sent = match self.select(fleet, &plan, subset.as_deref(), slots) {
-                Ok(sent) => sent,
-                Err(refused) => return Outcome::Refused(refused),
-            };
-            sent.by_prefix = by_prefix && ready;
-            sent.is_exact = sent.by_prefix
-                && !slots.chain.cached.is_empty()
-                && sent.pod.is_some_and(|pod| fleet.index.exact().contains(pod.slot));
-            let (Some(pod), true) = (sent.pod, ready) else { break sent };
-            let deltas = self.deltas(fleet, profile, slots, pod, &mut sent);
+        let mut all = Vec::with_capacity(steps.len());
+        loop {
+            all.clear();
+            for (number, step) in steps.iter_mut().enumerate() {
+                step.slots.peer = all.last().map(|sent: &Sent| sent.decision.pod);
+                let by_prefix = by_prefix(step) && ready;
+                let sent = self.select(fleet, step, subset.as_deref());
+                let mut sent = sent.map_err(|refused| Against::Nobody { step: number, refused })?;
+                sent.by_prefix = by_prefix;
+                sent.is_exact = by_prefix
+                    && !step.slots.chain.cached.is_empty()
+                    && sent.pod.is_some_and(|pod| fleet.index.exact().contains(pod.slot));
+                all.push(sent);
+            }
+            accept(&mut all, steps).map_err(Against::Aggregated)?;
+            if !ready {
+                return Ok(all);
+            }
+            let mut deltas = Vec::new();
+            for (step, sent) in steps.iter().zip(&mut all) {
+                deltas.extend(self.deltas(fleet, step, sent));
+            }
             if deltas.is_empty() {
-                break sent;
+                return Ok(all);
             }
             match fleet.index.append(self.host, &deltas, on_unseen) {
                 // Another worker was first, perhaps with the same prompt: look at what it did, once.
@@ -131,10 +260,9 @@ impl<H: Host> Executor<'_, H> {
                     fleet.metrics.add(self.host, Metric::DecidedAgain, 1);
                 }
                 // A long chain that failed may be there in part: it is taken back like one that is there whole.
-                Appended::Done | Appended::Full | Appended::Failed => break sent,
+                Appended::Done | Appended::Full | Appended::Failed => return Ok(all),
             }
-        };
-        self.send(fleet, sent)
+        }
     }
 
     /// The addresses that the gateway leaves to choose from, where it says so: in metadata, which no client can set.
@@ -147,14 +275,9 @@ impl<H: Host> Executor<'_, H> {
         String::from_utf8(subset).ok().filter(|subset| !subset.trim().is_empty())
     }
 
-    /// Runs the plan, and looks up what its pod will have to do.
-    fn select(
-        &self,
-        fleet: &mut Fleet,
-        plan: &Workflow<'_>,
-        subset: Option<&str>,
-        slots: &mut Slots,
-    ) -> Result<Sent, Refused> {
+    /// Runs a step, and looks up what its pod will have to do.
+    fn select(&self, fleet: &mut Fleet, step: &mut Step<'_>, subset: Option<&str>) -> Result<Sent, Refused> {
+        let Step { selector, slots } = step;
         let mut states = std::mem::take(&mut fleet.states);
         let speed = self.plugin.states(fleet, &mut states);
         if let Some(subset) = subset {
@@ -168,7 +291,7 @@ impl<H: Host> Executor<'_, H> {
             let engines = current.engines.as_slice();
             let located = Located { places: &current.places, index };
             let seen = Seen { states: &states, engines, speed, index: &located };
-            let decision = plan.select(&seen, slots, scratch)?;
+            let decision = selector.select(&seen, slots, scratch)?;
             let rank = current.places.rank_of(index, decision.pod, &slots.chain);
             Ok((decision, rank, current.places.slot_of(decision.pod, rank)))
         });
@@ -194,18 +317,14 @@ impl<H: Host> Executor<'_, H> {
             clock: fleet.index.replica().clock_at(wall),
             by_prefix: false,
             is_exact: false,
+            is_handed_over: false,
         })
     }
 
     /// What the log is to be told, noting in `sent` what may have to be taken back.
-    fn deltas(
-        &self,
-        fleet: &Fleet,
-        profile: &Profile,
-        slots: &Slots,
-        pod: PodRef,
-        sent: &mut Sent,
-    ) -> Vec<Delta> {
+    fn deltas(&self, fleet: &Fleet, step: &Step<'_>, sent: &mut Sent) -> Vec<Delta> {
+        let Some(pod) = sent.pod else { return Vec::new() };
+        let (profile, slots) = (step.selector.profile, &*step.slots);
         let replica = fleet.index.replica();
         let decision = &sent.decision;
         let mut deltas = Vec::new();
@@ -224,6 +343,15 @@ impl<H: Host> Executor<'_, H> {
     }
 
     fn send(&self, fleet: &mut Fleet, mut sent: Sent) -> Outcome {
+        if self.name(fleet, &sent).is_err() {
+            return Outcome::Unsent;
+        }
+        sent.running = sent.pod.map(|pod| fleet.index.started(pod, sent.job));
+        Outcome::Sent(sent)
+    }
+
+    /// Names the pod, and its fallbacks, in the routing header.
+    pub fn name(&self, fleet: &mut Fleet, sent: &Sent) -> HostResult<()> {
         let mut destination = std::mem::take(&mut fleet.destination);
         self.router.destination(&sent.decision, &mut destination);
         let settings = &self.plugin.settings;
@@ -231,14 +359,21 @@ impl<H: Host> Executor<'_, H> {
         fleet.destination = destination;
         if set.is_err() {
             fleet.metrics.add(self.host, Metric::HostErrors, 1);
-            return Outcome::Unsent;
+            return set;
         }
         let ranks = self.router.pods().get(sent.decision.pod).map_or(1, |pod| pod.ranks);
         if ranks > 1 {
             let _ = self.host.set_header(Headers::Request, RANK_HEADER, &sent.rank.to_string());
         }
-        sent.running = sent.pod.map(|pod| fleet.index.started(pod, sent.job));
         self.plugin.sent(sent.decision.pod, fleet.ticks());
-        Outcome::Sent(sent)
+        Ok(())
     }
+}
+
+/// Why nothing was chosen.
+enum Against {
+    /// A filter of a step left nobody.
+    Nobody { step: usize, refused: Refused },
+    /// One step will do.
+    Aggregated(Aggregated),
 }

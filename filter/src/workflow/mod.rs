@@ -9,8 +9,9 @@
 
 mod executor;
 mod plan;
+pub mod protocol;
 mod record;
 
-pub use executor::{Executor, Limit, Outcome, RANK_HEADER, Sent};
-pub use plan::{Selector, Workflow};
+pub use executor::{Executor, Limit, Outcome, RANK_HEADER, Sent, Step, TwoSteps};
+pub use plan::{Aggregated, Plan, PrefillDecode, Prospect, Selector, Worth};
 pub use record::{Record, recorded, session, withdrawn};

@@ -8,7 +8,8 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use warmpath::blocks::{self, BlockHash, BlockSize, Chain};
 use warmpath::config::{Router, load};
 use warmpath::pipeline::{
-    Body, Decision, Input, Matches, PodState, Positions, Residency, Rng, Scratch, Seen, Slots,
+    BUILT_IN, Body, BuiltIn, Decision, Input, Matches, PodState, Positions, Residency, Rng, Scratch, Seen,
+    Slots,
 };
 use warmpath::pods::{Engine, Speed};
 
@@ -17,6 +18,15 @@ pub fn router(count: usize, rest: &str) -> Router {
     let pods: Vec<_> =
         (0..count).map(|i| format!(r#"{{"name": "pod-{i}", "address": "10.0.0.1:{}"}}"#, 1000 + i)).collect();
     router_of(&pods.join(","), rest)
+}
+
+/// Built-in profiles that are no steps of a workflow.
+pub fn for_one_step() -> impl Iterator<Item = &'static BuiltIn> {
+    BUILT_IN.iter().filter(|built_in| !matches!(built_in.name, "prefill" | "decode"))
+}
+
+fn fallbacks(router: &Router) -> usize {
+    router.settings().routing.fallbacks()
 }
 
 /// A router over these pods.
@@ -144,18 +154,19 @@ impl Desk {
             ask.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_bytes().to_vec())
         };
         let Self { router, states, engines, speed, index, slots, scratch, turn } = self;
-        let profile = router.select("/v1/chat/completions", &header, ask.model.as_deref()).unwrap();
+        let profile =
+            router.select("/v1/chat/completions", &header, ask.model.as_deref()).unwrap().single().unwrap();
         *turn += 1;
         profile.prepare(&Input { header: &header, body: Some(ask) }, *turn, slots);
         let seen = Seen { states, engines, speed: *speed, index };
-        router.decide(profile, &seen, slots, scratch)
+        router.decide(profile, &seen, slots, scratch, fallbacks(router))
     }
 
     /// Decides the last request again, by the only profile.
     pub fn again(&mut self) -> Result<Decision, warmpath::pipeline::Refused> {
         let Self { router, states, engines, speed, index, slots, scratch, .. } = self;
         let seen = Seen { states, engines, speed: *speed, index };
-        router.decide(&router.profiles()[0], &seen, slots, scratch)
+        router.decide(&router.profiles()[0], &seen, slots, scratch, fallbacks(router))
     }
 
     pub fn done(&mut self, pod: usize) {

@@ -1,5 +1,6 @@
 //! Filters: which pods may not serve a request. One file a part.
 
+pub mod affinity;
 pub mod concurrency_cap;
 pub mod concurrency_floor;
 pub mod health;

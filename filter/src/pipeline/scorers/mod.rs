@@ -1,5 +1,6 @@
 //! Scorers: how well each pod would serve a request. One file a part.
 
+pub mod affinity;
 pub mod consistent_hash;
 pub mod in_flight;
 pub mod kv_usage;

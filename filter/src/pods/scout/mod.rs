@@ -175,7 +175,7 @@ impl Scout {
         let path = format!("/clusters?format=json&filter={}", discovery.filter());
         let headers = [(":method", "GET"), (":path", &*path), (":authority", &*discovery.cluster)];
         let until = fleet.ticks() + discovery.timeout.as_millis() as u64 / 100 + LOST;
-        match host.call(&discovery.cluster, &headers, discovery.timeout) {
+        match host.call(&discovery.cluster, &headers, b"", discovery.timeout) {
             Ok(call) => {
                 self.calls.insert(call, (Asked::Admin, until));
             }
@@ -225,7 +225,7 @@ impl Scout {
         if let Some(authorization) = &authorization {
             headers.push(("authorization", authorization));
         }
-        host.call(cluster, &headers, metrics.timeout)
+        host.call(cluster, &headers, b"", metrics.timeout)
     }
 
     /// An answer came to a call of this VM. Says whether it was for this scout.

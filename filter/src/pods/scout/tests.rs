@@ -31,8 +31,8 @@ impl Stand {
             self.plugin.tick(&self.host);
             let calls = self.host.state.borrow().calls.len();
             for call in self.answered..calls {
-                let (cluster, path) = self.host.state.borrow().calls[call].clone();
-                let Some((status, body)) = answer(&cluster, &path) else { continue };
+                let made = self.host.state.borrow().calls[call].clone();
+                let Some((status, body)) = answer(&made.cluster, made.path()) else { continue };
                 let mut state = self.host.state.borrow_mut();
                 state.answer = [(":status".to_owned(), status.as_bytes().to_vec())].into();
                 state.answer_body = body.into_bytes();
@@ -44,7 +44,8 @@ impl Stand {
     }
 
     fn calls(&self) -> Vec<(String, String)> {
-        self.host.state.borrow().calls.clone()
+        let calls = &self.host.state.borrow().calls;
+        calls.iter().map(|call| (call.cluster.clone(), call.path().to_owned())).collect()
     }
 
     fn pods(&self) -> Vec<String> {

@@ -162,7 +162,7 @@ impl Delivery {
         let path = format!("{path}{}", file.name());
         let headers =
             [(":method", "GET"), (":path", &path), (":authority", cluster), ("accept", "application/json")];
-        match host.call(cluster, &headers, *timeout) {
+        match host.call(cluster, &headers, b"", *timeout) {
             Ok(call) => self.state = State::Fetching { call, file, image, since: now },
             Err(error) => self.failed(host, now, &format!("cluster {cluster:?} cannot be called: {error}")),
         }

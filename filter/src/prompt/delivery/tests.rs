@@ -43,7 +43,7 @@ impl Machine {
     }
 
     fn calls(&self) -> Vec<String> {
-        self.host.state.borrow().calls.iter().map(|(cluster, path)| format!("{cluster}{path}")).collect()
+        self.host.state.borrow().calls.iter().map(|call| format!("{}{}", call.cluster, call.path())).collect()
     }
 
     /// Answers the last call; a status of 0 is a reset.

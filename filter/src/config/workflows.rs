@@ -1,0 +1,251 @@
+//! Workflows: plans of more than one step, as written and as built.
+
+use super::build::{Profiles, within};
+use super::entries::Entries;
+use super::mistake::Mistakes;
+use super::raw::RawPart;
+use super::router::Routing;
+use crate::pipeline::{Profile, SlotId};
+use crate::pods::Pod;
+use crate::workflow::protocol::{FIELDS, PROTOCOLS, Protocol};
+use crate::workflow::{PrefillDecode, Worth};
+use serde::Deserialize;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Most workflows.
+const MAX_WORKFLOWS: usize = 16;
+/// Most prefill pods that are tried for one request.
+const MAX_ATTEMPTS: usize = 8;
+
+/// Prefill at one pod, decode at another.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawWorkflow {
+    pub protocol: RawPart,
+    #[serde(default)]
+    pub cluster: Option<String>,
+    #[serde(default)]
+    pub prefill: RawPrefill,
+    #[serde(default)]
+    pub decode: RawDecode,
+    #[serde(default)]
+    pub aggregated: Option<RawAggregated>,
+    #[serde(default)]
+    pub remote_prefill: RawWorth,
+}
+
+/// The first step.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawPrefill {
+    pub profile: String,
+    pub timeout_seconds: u64,
+    pub attempts: usize,
+    pub on_failure: OnFailure,
+}
+
+impl Default for RawPrefill {
+    fn default() -> Self {
+        Self {
+            profile: "prefill".to_owned(),
+            timeout_seconds: 60,
+            attempts: 2,
+            on_failure: OnFailure::Aggregated,
+        }
+    }
+}
+
+/// What to do when no prefill pod gave a handoff.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnFailure {
+    /// Serve the request in one step.
+    Aggregated,
+    /// Answer it with 503.
+    Refuse,
+}
+
+/// The second step.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawDecode {
+    pub profile: String,
+    pub retry_on_connect_failure: bool,
+}
+
+impl Default for RawDecode {
+    fn default() -> Self {
+        Self { profile: "decode".to_owned(), retry_on_connect_failure: false }
+    }
+}
+
+/// Requests that are served in one step.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawAggregated {
+    pub profile: String,
+}
+
+/// When prefill elsewhere is worth it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawWorth {
+    pub min_tokens: u32,
+    pub min_share: f32,
+    pub max_slowdown: Option<f32>,
+}
+
+impl Default for RawWorth {
+    fn default() -> Self {
+        Self { min_tokens: 256, min_share: 0.1, max_slowdown: Some(2.0) }
+    }
+}
+
+/// Checks and builds the workflows, in their order. `None` where mistakes were reported.
+pub(super) fn workflows(
+    raw: &Entries<RawWorkflow>,
+    routing: &Routing,
+    pods_of: Option<&str>,
+    profiles: &mut Profiles<'_>,
+    mistakes: &mut Mistakes,
+) -> Vec<Option<PrefillDecode>> {
+    if raw.len() > MAX_WORKFLOWS {
+        let problem = format!("has {} workflows; at most {MAX_WORKFLOWS} are allowed", raw.len());
+        mistakes.add("workflows", problem);
+    }
+    let all = raw.iter().take(MAX_WORKFLOWS);
+    let all = all.enumerate();
+    all.map(|(i, (name, raw))| workflow(i, name, raw, routing, pods_of, profiles, mistakes)).collect()
+}
+
+fn workflow(
+    position: usize,
+    name: &str,
+    raw: &RawWorkflow,
+    routing: &Routing,
+    pods_of: Option<&str>,
+    profiles: &mut Profiles<'_>,
+    mistakes: &mut Mistakes,
+) -> Option<PrefillDecode> {
+    let before = mistakes.count();
+    let at = |field: &str| format!("workflows.{}.{field}", name.escape_debug());
+    if !super::build::is_name(name) {
+        mistakes.add(format!("workflows.{}", name.escape_debug()), super::build::NAME_CURE);
+    }
+    let protocol = protocol(&raw.protocol, &at("protocol"), mistakes);
+    let prefill = profiles.find(&at("prefill.profile"), &raw.prefill.profile, mistakes);
+    if let Some(profile) = prefill.and_then(|prefill| profiles.get(prefill)) {
+        refuse_peer(&at("prefill.profile"), profile, mistakes);
+    }
+    let decode = profiles.find(&at("decode.profile"), &raw.decode.profile, mistakes);
+    within(&at("prefill.timeout_seconds"), raw.prefill.timeout_seconds, 1, 3600, mistakes);
+    within(&at("prefill.attempts"), raw.prefill.attempts, 1, MAX_ATTEMPTS, mistakes);
+    let Worth { min_share, max_slowdown, .. } = worth(&raw.remote_prefill, &at, mistakes);
+    let protocol = protocol?;
+    let aggregated = match &raw.aggregated {
+        Some(step) => profiles.find(&at("aggregated.profile"), &step.profile, mistakes),
+        None => decode.filter(|_| protocol.decodes_alone()),
+    };
+    if raw.aggregated.is_none() && !protocol.decodes_alone() && raw.remote_prefill.is_set() {
+        let cure = "name in aggregated.profile a profile of pods that serve requests alone";
+        mistakes.add(
+            at("remote_prefill"),
+            format!("can't be followed: pods that decode by this protocol can't; {cure}"),
+        );
+    }
+    let cluster = match (routing, raw.cluster.as_deref().or(pods_of)) {
+        (Routing::Address { .. }, None) => {
+            let cure = "name the Envoy cluster with override_host that has the pods";
+            mistakes.add(at("cluster"), format!("is missing; {cure}"));
+            None
+        }
+        (Routing::Cluster { .. }, _) if raw.cluster.is_some() => {
+            let cure = "is of no use where routing.by is \"cluster\", since each pod is its own; remove it";
+            mistakes.add(at("cluster"), cure);
+            None
+        }
+        (Routing::Cluster { .. }, _) => None,
+        (Routing::Address { .. }, cluster) => cluster.map(str::to_owned),
+    };
+    for pod in profiles.pods().iter().filter(|pod| takes_part(pod)) {
+        if let Some(why) = protocol.unfit_pod(pod) {
+            mistakes.add(at("protocol"), why);
+        }
+    }
+    let fields = FIELDS.iter().chain(protocol.own_fields()).copied().collect();
+    let (prefill, decode) = (prefill?, decode?);
+    (mistakes.count() == before).then(|| PrefillDecode {
+        name: name.to_owned(),
+        position,
+        fields,
+        prefill,
+        decode,
+        aggregated,
+        on_failure: aggregated.filter(|_| raw.prefill.on_failure == OnFailure::Aggregated),
+        timeout: Duration::from_secs(raw.prefill.timeout_seconds),
+        attempts: raw.prefill.attempts,
+        retries_decode: raw.decode.retry_on_connect_failure,
+        worth: Worth { min_tokens: raw.remote_prefill.min_tokens as f32, min_share, max_slowdown },
+        cluster,
+        protocol,
+    })
+}
+
+impl RawWorth {
+    /// Whether it says anything but the defaults.
+    fn is_set(&self) -> bool {
+        let Self { min_tokens, min_share, max_slowdown } = Self::default();
+        (self.min_tokens, self.min_share, self.max_slowdown) != (min_tokens, min_share, max_slowdown)
+    }
+}
+
+fn worth(raw: &RawWorth, at: &dyn Fn(&str) -> String, mistakes: &mut Mistakes) -> Worth {
+    within(&at("remote_prefill.min_tokens"), raw.min_tokens, 0, 10_000_000, mistakes);
+    within(&at("remote_prefill.min_share"), raw.min_share, 0.0, 1.0, mistakes);
+    within(&at("remote_prefill.max_slowdown"), raw.max_slowdown.unwrap_or(1.0), 0.1, 1000.0, mistakes);
+    Worth {
+        min_tokens: raw.min_tokens as f32,
+        min_share: raw.min_share,
+        max_slowdown: raw.max_slowdown.unwrap_or(f32::INFINITY),
+    }
+}
+
+fn protocol(raw: &RawPart, path: &str, mistakes: &mut Mistakes) -> Option<Box<dyn Protocol>> {
+    let known = || {
+        let names: Vec<_> = PROTOCOLS.iter().map(|entry| format!("\"{}\"", entry.name)).collect();
+        names.join(", ")
+    };
+    let mut fields = raw.clone();
+    let name = match fields.remove("type") {
+        Some(Value::String(name)) => name,
+        _ => {
+            mistakes.add(path, format!("names no protocol; add \"type\": one of {}", known()));
+            return None;
+        }
+    };
+    match PROTOCOLS.iter().find(|entry| entry.name == name) {
+        Some(entry) => entry.make(fields.into_value(), path, mistakes),
+        None => {
+            let problem =
+                format!("there is no protocol \"{}\"; take one of {}", name.escape_debug(), known());
+            mistakes.add(format!("{path}.type"), problem);
+            None
+        }
+    }
+}
+
+/// Whether a pod prefills by what the built-in profiles go by.
+fn takes_part(pod: &Pod) -> bool {
+    pod.labels.get("role").is_some_and(|role| role == "prefill" || role == "both")
+}
+
+/// A profile that looks at an earlier step's pod is of no use where there is none.
+pub(super) fn refuse_peer(path: &str, profile: &Profile, mistakes: &mut Mistakes) {
+    if profile.reads(SlotId::Peer) {
+        let cure = "it is for the decode step of a workflow; take another here";
+        let problem =
+            format!("{:?} reads Peer, the pod of an earlier step, and there is none; {cure}", profile.name());
+        mistakes.add(path, problem);
+    }
+}
