@@ -10,6 +10,7 @@
 mod client;
 mod config;
 mod container;
+mod disaggregated;
 mod envoy;
 mod pods;
 pub mod predictions;
@@ -20,6 +21,7 @@ mod tokens;
 mod wait;
 
 pub use client::{Exchange, Request, Response, Streaming};
+pub use disaggregated::Disaggregated;
 pub use envoy::{Builder, Envoy};
 pub use pods::{Pods, Seen};
 pub use process::{Process, temporary_dir};

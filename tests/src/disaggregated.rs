@@ -1,0 +1,137 @@
+//! Pods that prefill and pods that decode, and an Envoy that runs a workflow over them.
+
+use crate::envoy::Builder;
+use crate::{Envoy, Pods};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+/// Simulated pods of both roles, in a process each: what one knows came from the other by the protocol alone.
+pub struct Disaggregated {
+    /// `prefill-1` and so on.
+    pub prefill: Pods,
+    /// `decode-1` and so on.
+    pub decode: Pods,
+    /// Ordinary ones, `whole-1` and so on, where the protocol's own serve nothing alone.
+    pub whole: Option<Pods>,
+    protocol: &'static str,
+}
+
+impl Disaggregated {
+    /// Starts pods that speak a protocol, as pod-sim calls it, with further arguments for all of them.
+    #[track_caller]
+    pub fn start(protocol: &'static str, prefill: usize, decode: usize, arguments: &[&str]) -> Self {
+        let start = |role: &str, count: usize| {
+            // One pod alone would have no number.
+            let name = if count == 1 { format!("{role}-1") } else { role.to_owned() };
+            let common =
+                ["--kv-transfer", protocol, "--role", role, "--name", &name, "--journal-bodies"];
+            Pods::start(count, &[&common, arguments].concat())
+        };
+        let (prefill, decode) = (start("prefill", prefill), start("decode", decode));
+        Self { prefill, decode, whole: None, protocol }
+    }
+
+    /// With ordinary pods, too.
+    #[track_caller]
+    pub fn with_whole(mut self, arguments: &[&str]) -> Self {
+        let common = ["--name", "whole-1", "--journal-bodies"];
+        self.whole = Some(Pods::start(1, &[&common, arguments].concat()));
+        self
+    }
+
+    /// An Envoy with a workflow `pd` over these pods; `more` is merged into it.
+    #[track_caller]
+    pub fn envoy(&self, more: Value) -> Builder {
+        let mut pods = Vec::new();
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        let roles = [("prefill", Some(&self.prefill)), ("decode", Some(&self.decode)), ("whole", self.whole.as_ref())];
+        for (role, of) in roles {
+            for (i, address) in of.map(Pods::addresses).into_iter().flatten().enumerate() {
+                let mut labels = json!({"role": role});
+                let stats = of.map(|pods| pods.get(i, "/sim/stats")).unwrap_or_default();
+                if let Some(port) = stats["kv_port"].as_u64() {
+                    labels["kv_port"] = json!(port.to_string());
+                }
+                pods.push(json!({"name": format!("{role}-{}", i + 1), "address": address.to_string(), "labels": labels}));
+                addresses.push(*address);
+            }
+        }
+        let kind = if self.protocol == "trtllm" { "tensorrt-llm" } else { self.protocol };
+        let mut protocol = json!({"type": kind});
+        if kind == "mooncake" {
+            protocol["bootstrap_cluster"] = json!("bootstrap");
+        }
+        let mut workflow =
+            json!({"protocol": protocol, "cluster": "pods", "remote_prefill": {"min_tokens": 0, "min_share": 0, "max_slowdown": 1000}});
+        if self.whole.is_some() {
+            workflow["aggregated"] = json!({"profile": "whole"});
+        } else if matches!(kind, "sglang" | "p2p-nccl") {
+            workflow.as_object_mut().expect("an object").remove("remote_prefill");
+        }
+        merge(&mut workflow, more);
+        let whole = json!({
+            "filters": [{"type": "label", "label": "role", "any_of": ["whole"], "strict": true}],
+            "picker": {"type": "best"},
+        });
+        let mut builder = Envoy::builder()
+            .addresses(&addresses)
+            .plugin("/pods", json!(pods))
+            .plugin("/workflows", json!({"pd": workflow}))
+            .plugin("/workflow", json!("pd"))
+            .plugin("/debug_header", json!("x-warmpath-debug"));
+        if self.whole.is_some() {
+            builder = builder.plugin("/profiles", json!({"whole": whole}));
+        }
+        if kind == "mooncake" {
+            builder = builder.edit("/static_resources/clusters/-", self.bootstrap_cluster());
+        }
+        builder
+    }
+
+    /// The cluster of the prefill pods' bootstrap servers.
+    fn bootstrap_cluster(&self) -> Value {
+        let endpoints: Vec<_> = (0..self.prefill.addresses().len())
+            .map(|i| {
+                let stats = self.prefill.get(i, "/sim/stats");
+                let address: SocketAddr =
+                    stats["bootstrap"].as_str().expect("an address").parse().expect("an address");
+                json!({"endpoint": {"address": {"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}}}})
+            })
+            .collect();
+        let policy = |name: &str, config: Value| json!({"typed_extension_config": {"name": format!("envoy.load_balancing_policies.{name}"), "typed_config": config}});
+        let round_robin = policy(
+            "round_robin",
+            json!({"@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin"}),
+        );
+        let override_host = policy(
+            "override_host",
+            json!({
+                "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost",
+                "override_host_sources": [{"header": "x-gateway-destination-endpoint"}],
+                "fallback_policy": {"policies": [round_robin]},
+            }),
+        );
+        json!({
+            "name": "bootstrap", "type": "STATIC", "connect_timeout": "1s",
+            "load_balancing_policy": {"policies": [override_host]},
+            "load_assignment": {"cluster_name": "bootstrap", "endpoints": [{"lb_endpoints": endpoints}]},
+        })
+    }
+
+    /// KV that prefill pods hold and nobody has fetched.
+    pub fn held(&self) -> u64 {
+        let held = |pod| self.prefill.get(pod, "/sim/stats")["kv_held"].as_u64().expect("a number");
+        (0..self.prefill.addresses().len()).map(held).sum()
+    }
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
