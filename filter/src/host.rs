@@ -181,6 +181,8 @@ pub trait Host: SharedData {
     fn set_effective_context(&self, stream: u32) -> HostResult<()>;
     /// Lets a paused request go on.
     fn resume_request(&self) -> HostResult<()>;
+    /// Lets a paused response go on.
+    fn resume_response(&self) -> HostResult<()>;
     /// Breaks off the request and its answer, of which a part was sent: the client sees that it isn't whole.
     fn reset_request(&self) -> HostResult<()>;
     /// Answers the request here, whether or not it is on its way to a pod, as long as no answer has begun.

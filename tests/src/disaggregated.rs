@@ -23,8 +23,7 @@ impl Disaggregated {
         let start = |role: &str, count: usize| {
             // One pod alone would have no number.
             let name = if count == 1 { format!("{role}-1") } else { role.to_owned() };
-            let common =
-                ["--kv-transfer", protocol, "--role", role, "--name", &name, "--journal-bodies"];
+            let common = ["--kv-transfer", protocol, "--role", role, "--name", &name, "--journal-bodies"];
             Pods::start(count, &[&common, arguments].concat())
         };
         let (prefill, decode) = (start("prefill", prefill), start("decode", decode));
@@ -44,7 +43,11 @@ impl Disaggregated {
     pub fn envoy(&self, more: Value) -> Builder {
         let mut pods = Vec::new();
         let mut addresses: Vec<SocketAddr> = Vec::new();
-        let roles = [("prefill", Some(&self.prefill)), ("decode", Some(&self.decode)), ("whole", self.whole.as_ref())];
+        let roles = [
+            ("prefill", Some(&self.prefill)),
+            ("decode", Some(&self.decode)),
+            ("whole", self.whole.as_ref()),
+        ];
         for (role, of) in roles {
             for (i, address) in of.map(Pods::addresses).into_iter().flatten().enumerate() {
                 let mut labels = json!({"role": role});
@@ -61,8 +64,7 @@ impl Disaggregated {
         if kind == "mooncake" {
             protocol["bootstrap_cluster"] = json!("bootstrap");
         }
-        let mut workflow =
-            json!({"protocol": protocol, "cluster": "pods", "remote_prefill": {"min_tokens": 0, "min_share": 0, "max_slowdown": 1000}});
+        let mut workflow = json!({"protocol": protocol, "cluster": "pods", "remote_prefill": {"min_tokens": 0, "min_share": 0, "max_slowdown": 1000}});
         if self.whole.is_some() {
             workflow["aggregated"] = json!({"profile": "whole"});
         } else if matches!(kind, "sglang" | "p2p-nccl") {

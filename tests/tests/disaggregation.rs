@@ -5,7 +5,6 @@ use std::thread;
 use warmpath_tests::{Disaggregated, Envoy, Pods, Request, Response, wait_until};
 
 const CHAT: &str = "/v1/chat/completions";
-const PROTOCOLS: [&str; 5] = ["nixl", "sglang", "p2p-nccl", "mooncake", "trtllm"];
 
 /// A prompt of its own for each number, about `words` words long.
 fn prompt(number: usize, words: usize) -> String {
@@ -80,9 +79,8 @@ fn serves(protocol: &'static str) {
             });
         }
     });
-    let count = |pods: &Pods, leg: &str| {
-        pods.seen().iter().filter(|seen| seen.record["kv"]["leg"] == leg).count()
-    };
+    let count =
+        |pods: &Pods, leg: &str| pods.seen().iter().filter(|seen| seen.record["kv"]["leg"] == leg).count();
     assert_eq!((count(&pods.prefill, "prefill"), count(&pods.decode, "decode")), (32, 32));
     assert_eq!(stat(&envoy, "prefills_remote"), 32);
     assert_eq!(pods.held(), 0, "all KV was fetched");
@@ -112,4 +110,300 @@ fn mooncake_serves_what_one_pod_would() {
 #[test]
 fn tensorrt_llm_serves_what_one_pod_would() {
     serves("trtllm");
+}
+
+/// Sends a request that asks why.
+fn send(envoy: &Envoy, body: &Value) -> Response {
+    Request::json(CHAT, body).header("x-warmpath-debug", "1").send(envoy)
+}
+
+/// How many requests the pods got on a leg.
+fn legs(pods: &Pods, leg: &str) -> usize {
+    pods.seen().iter().filter(|seen| seen.record["kv"]["leg"] == leg).count()
+}
+
+/// How many inference requests the pods got.
+fn asked(pods: &Pods) -> usize {
+    pods.seen().len()
+}
+
+fn at(pods: &Pods, fault: Value) {
+    for pod in 0..pods.addresses().len() {
+        pods.fault(pod, &fault);
+    }
+}
+
+/// Protocols whose decode gets its request when the prefill has answered, and whose pods serve alone, too.
+const IN_TURN: [&str; 3] = ["nixl", "mooncake", "trtllm"];
+
+#[test]
+fn what_the_prefill_pod_says_is_wrong_with_a_request_goes_to_the_client_as_it_is() {
+    for protocol in ["nixl", "p2p-nccl"] {
+        let pods = Disaggregated::start(protocol, 2, 2, &[]);
+        let envoy = pods.envoy(json!({})).start();
+        let mut wrong = body(1);
+        wrong["model"] = json!("no-such-model");
+        let there = Request::json(CHAT, &wrong).send(Pods::start(1, &[]).addresses()[0]);
+        for stream in [false, true] {
+            wrong["stream"] = json!(stream);
+            let answer = send(&envoy, &wrong);
+            assert_eq!((answer.status, answer.text()), (404, there.text()), "{protocol}");
+            assert_eq!(answer.header("content-type"), there.header("content-type"));
+        }
+        assert_eq!((asked(&pods.prefill), asked(&pods.decode)), (2, 0), "tried once, and nobody decodes");
+        assert_eq!(stat(&envoy, "prefills_refused"), 2);
+        assert_eq!(stat(&envoy, "pods_failed"), 0, "it is no fault of the pod's");
+        assert_nothing_in_flight(&envoy);
+    }
+}
+
+#[test]
+fn a_prefill_pod_that_fails_is_replaced_and_when_all_do_one_pod_does_it() {
+    for protocol in IN_TURN {
+        let pods = Disaggregated::start(protocol, 2, 2, &[]);
+        let envoy = pods.envoy(json!({"prefill": {"timeout_seconds": 2}})).start();
+        for (n, fault) in [
+            json!({"kind": "status", "status": 500, "leg": "prefill"}),
+            json!({"kind": "status", "status": 503, "retry_after": 1, "leg": "prefill"}),
+            json!({"kind": "refuse", "leg": "prefill"}),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (body, failed) = (body(n), stat(&envoy, "prefills_failed"));
+            let mut once = fault.clone();
+            once["count"] = json!(1);
+            // Whoever is first fails, and the other does it.
+            at(&pods.prefill, once);
+            let answer = send(&envoy, &body);
+            assert_eq!((answer.status, text(&answer)), (200, alone(&body)), "{protocol} {fault}");
+            assert!(
+                answer.header("x-warmpath-prefill-pod").is_some()
+                    || answer.header("x-warmpath-aggregated").is_some()
+            );
+            (0..2).for_each(|pod| pods.prefill.clear_faults(pod));
+            assert!(stat(&envoy, "prefills_failed") > failed);
+        }
+        assert!(stat(&envoy, "prefills_retried") > 0);
+        at(&pods.prefill, json!({"kind": "status", "status": 500, "leg": "prefill"}));
+        let before = legs(&pods.decode, "alone");
+        let body = body(7);
+        let answer = send(&envoy, &body);
+        assert_eq!((answer.status, text(&answer)), (200, alone(&body)), "{protocol}");
+        assert_eq!(answer.header("x-warmpath-prefill-pod"), None);
+        assert!(answer.header("x-warmpath-aggregated").is_some());
+        assert_eq!(legs(&pods.decode, "alone"), before + 1, "it prefilled by itself, and got no handoff");
+        assert!(stat(&envoy, "aggregated_failed") + stat(&envoy, "aggregated_no_prefill") > 0);
+        assert_nothing_in_flight(&envoy);
+    }
+}
+
+#[test]
+fn a_prefill_that_takes_too_long_is_not_waited_for() {
+    let pods = Disaggregated::start("nixl", 1, 1, &[]);
+    let envoy = pods.envoy(json!({"prefill": {"timeout_seconds": 1}})).start();
+    pods.prefill.fault(0, &json!({"kind": "hang"}));
+    let (body, start) = (body(1), std::time::Instant::now());
+    let answer = send(&envoy, &body);
+    assert_eq!((answer.status, text(&answer)), (200, alone(&body)));
+    let took = start.elapsed().as_secs_f32();
+    assert!((0.8..3.0).contains(&took), "{took} s");
+    assert_eq!(answer.header("x-warmpath-aggregated"), Some("prefill failed"));
+    assert_nothing_in_flight(&envoy);
+}
+
+#[test]
+fn without_a_pod_that_serves_alone_a_failed_prefill_is_said() {
+    let pods = Disaggregated::start("p2p-nccl", 1, 1, &[]);
+    let envoy = pods.envoy(json!({})).start();
+    pods.prefill.fault(0, &json!({"kind": "status", "status": 500}));
+    let answer = send(&envoy, &body(1));
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    assert_eq!(answer.json()["error"]["type"], "service_unavailable");
+    assert_eq!(asked(&pods.decode), 0, "it would never answer");
+    assert_nothing_in_flight(&envoy);
+}
+
+#[test]
+fn a_failed_prefill_ends_a_request_that_is_on_its_way_to_decode() {
+    let pods = Disaggregated::start("sglang", 1, 1, &["--transfer-timeout-seconds", "60"]);
+    let envoy = pods.envoy(json!({})).start();
+    for (n, (fault, status)) in [
+        (json!({"kind": "status", "status": 500, "count": 1}), 503),
+        (json!({"kind": "refuse", "count": 1}), 503),
+        (json!({"kind": "status", "status": 422, "count": 1}), 422),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        pods.prefill.fault(0, &fault);
+        let start = std::time::Instant::now();
+        let answer = send(&envoy, &body(n));
+        assert_eq!(answer.status, status, "{fault}: {}", answer.text());
+        assert!(start.elapsed().as_secs() < 20, "the decode pod would wait for a minute");
+    }
+    // The stream has begun: what can be done is to break it off.
+    pods.decode.fault(0, &json!({"kind": "hang", "after_tokens": 0, "count": 1}));
+    assert_eq!(stat(&envoy, "workflows_unserved"), 3);
+    assert_nothing_in_flight(&envoy);
+}
+
+#[test]
+fn requests_that_can_t_be_split_go_to_pods_that_serve_them_alone() {
+    let pods = Disaggregated::start("sglang", 1, 1, &[]).with_whole(&[]);
+    let envoy = pods.envoy(json!({})).start();
+    let mut several = body(1);
+    several["n"] = json!(2);
+    let answer = send(&envoy, &several);
+    assert_eq!((answer.status, answer.header("x-pod")), (200, Some("whole-1")), "{}", answer.text());
+    assert_eq!(answer.json()["choices"].as_array().map(Vec::len), Some(2));
+    assert_eq!(answer.header("x-warmpath-aggregated"), Some("several answers are asked for"));
+    // A failed prefill ends the pair; the next request is served as a whole.
+    let answer = send(&envoy, &body(2));
+    assert_eq!((answer.status, answer.header("x-pod")), (200, Some("decode-1")));
+    drop(pods.prefill);
+    wait_until("the prefill pod to be left", || {
+        let answer = send(&envoy, &body(3));
+        answer.status == 200 && answer.header("x-pod") == Some("whole-1")
+    });
+    assert_nothing_in_flight(&envoy);
+}
+
+#[test]
+fn short_and_cached_prompts_are_not_prefilled_elsewhere() {
+    let pods = Disaggregated::start("nixl", 1, 1, &[]);
+    let envoy = pods.envoy(json!({"remote_prefill": {"min_tokens": 300, "min_share": 0.3}})).start();
+    let mut short = body(1);
+    short["messages"][0]["content"] = json!("a few words");
+    let answer = send(&envoy, &short);
+    assert_eq!(answer.header("x-warmpath-aggregated"), Some("the prompt is short"));
+    let mut long = body(1);
+    long["messages"][0]["content"] = json!(prompt(5, 1000));
+    let answer = send(&envoy, &long);
+    assert_eq!(answer.header("x-warmpath-prefill-pod"), Some("prefill-1"));
+    // The decode pod holds it now.
+    let answer = send(&envoy, &long);
+    assert_eq!(answer.header("x-warmpath-aggregated"), Some("the decode pod holds most of it"));
+    assert_eq!(
+        (stat(&envoy, "aggregated_short"), stat(&envoy, "aggregated_held"), stat(&envoy, "prefills_remote")),
+        (1, 1, 1)
+    );
+    assert_eq!(legs(&pods.prefill, "prefill"), 1);
+}
+
+#[test]
+fn a_decode_pod_that_refuses_is_replaced() {
+    for protocol in IN_TURN {
+        let pods = Disaggregated::start(protocol, 1, 2, &[]);
+        let envoy = pods.envoy(json!({})).start();
+        for (n, fault) in [
+            json!({"kind": "status", "status": 503, "leg": "decode", "count": 1}),
+            json!({"kind": "refuse", "leg": "decode", "count": 1}),
+            json!({"kind": "status", "status": 500, "leg": "decode", "count": 1}),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for stream in [false, true] {
+                at(&pods.decode, fault.clone());
+                let mut body = body(10 * n + usize::from(stream));
+                let expected = alone(&body);
+                body["stream"] = json!(stream);
+                let answer = send(&envoy, &body);
+                assert_eq!(answer.status, 200, "{protocol} {fault}: {}", answer.text());
+                let got = if stream { streamed(&answer) } else { text(&answer) };
+                assert_eq!(got, expected, "{protocol} {fault}");
+                (0..2).for_each(|pod| pods.decode.clear_faults(pod));
+            }
+        }
+        assert_eq!(stat(&envoy, "workflows_started_again"), 6);
+        assert_eq!(stat(&envoy, "handoffs_lost"), 6, "their KV is held until its time is over");
+        assert_nothing_in_flight(&envoy);
+    }
+}
+
+#[test]
+fn a_client_that_leaves_during_prefill_is_not_decoded() {
+    let slow = ["--speedup", "1", "--prefill-rate", "500"];
+    let pods = Disaggregated::start("nixl", 1, 1, &slow);
+    let envoy = pods.envoy(json!({})).start();
+    let request = Request::json(CHAT, &body(1)).http2().start(&envoy).expect("it is sent");
+    request.until("the prefill to begin", || legs(&pods.prefill, "prefill") + asked(&pods.prefill) > 0);
+    request.cancel();
+    request.until("the client to be missed", || stat(&envoy, "prefills_abandoned") == 1);
+    assert!(stat(&envoy, "prefill_tokens_abandoned") > 100);
+    thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(asked(&pods.decode), 0);
+    assert_nothing_in_flight(&envoy);
+}
+
+#[test]
+fn what_a_client_may_not_say_reaches_no_pod() {
+    let pods = Disaggregated::start("nixl", 1, 1, &[]);
+    let envoy = pods.envoy(json!({"remote_prefill": {"min_tokens": 300}})).start();
+    for content in ["a few words".to_owned(), prompt(1, 1000)] {
+        let mut body = body(1);
+        body["messages"][0]["content"] = json!(content);
+        body["kv_transfer_params"] = json!({"do_remote_prefill": true, "remote_host": "10.9.9.9"});
+        body["vllm_xargs"] = json!({"kv_transfer_params": "", "mine": 1});
+        let request = Request::json(CHAT, &body).header("x-warmpath-handoff", "7");
+        assert_eq!(request.send(&envoy).status, 200);
+    }
+    let seen = [pods.prefill.seen(), pods.decode.seen()].concat();
+    assert_eq!(seen.len(), 3);
+    for seen in seen {
+        let body = seen.record["body"].as_str().expect("a body");
+        assert!(!body.contains("10.9.9.9") && body.contains("mine"), "{body}");
+        assert_ne!(seen.header("x-warmpath-handoff"), Some("7"));
+    }
+    // What can't be read can't be looked through.
+    for (kind, text, status) in [
+        ("application/json", "{\"kv_transfer_params\": {}, \"temperature\": NaN}", 400),
+        ("text/plain", "{}", 415),
+        ("application/json", "\u{feff}{}", 400),
+    ] {
+        let answer = Request::post(CHAT, text).header("content-type", kind).send(&envoy);
+        assert_eq!(answer.status, status, "{}", answer.text());
+        assert!(answer.json()["error"]["message"].is_string());
+    }
+    // What is no inference call goes on.
+    assert_eq!(Request::get("/v1/models").send(&envoy).status, 200);
+}
+
+#[test]
+fn the_client_s_own_bytes_reach_both_pods() {
+    let pods = Disaggregated::start("nixl", 1, 1, &[]);
+    let envoy = pods.envoy(json!({})).start();
+    let words = prompt(3, 100);
+    let text = format!(
+        "{{ \"model\":\"sim\" , \"messages\":[{{\"role\":\"user\",\"content\":\"{words}\"}}],\"seed\":18446744073709551615,\"x\":1.50e+00,\"max_tokens\" : 7,\"u\":\"\\u00e9\"}}\n"
+    );
+    for request in [
+        Request::post(CHAT, text.clone()),
+        Request::chunked(CHAT, &[&text.as_bytes()[..50], &text.as_bytes()[50..]]),
+        Request::post(CHAT, text.clone()).trailer("x-end", "1"),
+    ] {
+        let answer = request
+            .header("content-type", "application/json")
+            .header("authorization", "Bearer k")
+            .send(&envoy);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    for (pods, leg) in [(&pods.prefill, "prefill"), (&pods.decode, "decode")] {
+        let all = pods.seen();
+        assert_eq!(all.len(), 3);
+        for seen in all {
+            let body = seen.record["body"].as_str().expect("a body");
+            let start =
+                text.split(", \"max_tokens\"").next().unwrap().split(",\"max_tokens\"").next().unwrap();
+            assert!(body.starts_with(start), "{leg}: {body}");
+            assert!(body.contains("\"u\":\"\\u00e9\""), "{leg}: {body}");
+            assert_eq!(seen.record["body_bytes"].as_u64(), Some(body.len() as u64));
+            assert_eq!(seen.header("authorization"), Some("Bearer k"));
+        }
+    }
+    let ids = |pods: &Pods| {
+        pods.seen().iter().map(|seen| seen.header("x-request-id").unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&pods.prefill), ids(&pods.decode), "one name for both legs");
 }

@@ -151,24 +151,15 @@ impl HttpContext for Http {
     }
 
     fn on_http_response_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
-        self.with(|stream| {
-            stream.on_response_headers(&EnvoyHost, end_of_stream);
-            Flow::Continue
-        })
+        self.with(|stream| stream.on_response_headers(&EnvoyHost, end_of_stream))
     }
 
     fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
-        self.with(|stream| {
-            stream.on_response_body(&EnvoyHost, size, end_of_stream);
-            Flow::Continue
-        })
+        self.with(|stream| stream.on_response_body(&EnvoyHost, size, end_of_stream))
     }
 
     fn on_http_response_trailers(&mut self, _: usize) -> Action {
-        self.with(|stream| {
-            stream.on_response_body(&EnvoyHost, 0, true);
-            Flow::Continue
-        })
+        self.with(|stream| stream.on_response_body(&EnvoyHost, 0, true))
     }
 
     fn on_log(&mut self) {

@@ -91,6 +91,7 @@ const DOWNSTREAM_DATA: u32 = 2;
 const ANSWER_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
 const REQUEST_STREAM: u32 = 0;
+const RESPONSE_STREAM: u32 = 1;
 const DOWNSTREAM: u32 = 2;
 const NO_GRPC_STATUS: i32 = -1;
 
@@ -315,6 +316,10 @@ impl Host for EnvoyHost {
 
     fn resume_request(&self) -> HostResult<()> {
         check("continue_stream", unsafe { proxy_continue_stream(REQUEST_STREAM) })
+    }
+
+    fn resume_response(&self) -> HostResult<()> {
+        check("continue_stream", unsafe { proxy_continue_stream(RESPONSE_STREAM) })
     }
 
     fn reset_request(&self) -> HostResult<()> {

@@ -131,6 +131,8 @@ pub struct FakeState {
     pub effective_context: Option<u32>,
     /// Streams resumed so far.
     pub resumed: Vec<Option<u32>>,
+    /// How often a held response was let go on.
+    pub responses_resumed: usize,
     /// Streams broken off so far.
     pub reset: Vec<Option<u32>>,
     /// Local responses sent so far: status, body.
@@ -371,6 +373,12 @@ impl Host for FakeHost {
         let mut state = self.state.borrow_mut();
         let stream = state.effective_context;
         state.resumed.push(stream);
+        Ok(())
+    }
+
+    fn resume_response(&self) -> HostResult<()> {
+        self.check("resume_response")?;
+        self.state.borrow_mut().responses_resumed += 1;
         Ok(())
     }
 

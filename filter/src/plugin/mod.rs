@@ -47,6 +47,8 @@ pub struct Plugin {
     scout: Option<Rc<RefCell<Scout>>>,
     /// What prefill pods were asked, by address, and when.
     learnt: RefCell<BTreeMap<String, (u64, String)>>,
+    /// Bytes of bodies that are kept, so that their requests can be started again.
+    pub kept: Rc<Cell<usize>>,
     /// Prefills whose end nobody will hear of, by the tick at which they are taken for done.
     orphans: RefCell<Vec<(u64, Progress)>>,
     /// When what was complained of last.
@@ -81,6 +83,7 @@ impl Plugin {
             tokenizers,
             scout,
             learnt: RefCell::default(),
+            kept: Rc::default(),
             orphans: RefCell::default(),
             complaints: Complaints::default(),
             closing: RefCell::default(),

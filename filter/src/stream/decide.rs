@@ -189,7 +189,7 @@ impl Stream {
         let two = desk.executor().run_two(fleet, workflow, &mut prefill_slots, &mut self.slots);
         let retry_after = desk.plugin.settings.admission.retry_after_seconds;
         let (prefill, decode) = match two {
-            TwoSteps::Chosen { prefill, decode } => (prefill, decode),
+            TwoSteps::Chosen { prefill, decode } => (*prefill, *decode),
             TwoSteps::Aggregated(why) => {
                 return self.aggregated(desk, fleet, workflow, read, &body, (why, why.reason()));
             }

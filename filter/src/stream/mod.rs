@@ -21,12 +21,14 @@ pub use progress::{Progress, patience};
 use decide::{Read, Unread};
 use remote::Remote;
 use response::Answer;
+use restart::{Kept, Restart};
 
 mod decide;
 mod feedback;
 mod progress;
 mod remote;
 mod response;
+mod restart;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -84,6 +86,12 @@ pub struct Stream {
     failed: Option<Aggregated>,
     /// Whether the request is to be read and decided once more.
     again: bool,
+    /// What it takes to start it again.
+    kept: Option<Kept>,
+    /// Whether the answer was given here.
+    is_answered: bool,
+    /// The second start.
+    restart: Option<Restart>,
 }
 
 impl Stream {
@@ -106,6 +114,9 @@ impl Stream {
             pending: Cell::new(None),
             failed: None,
             again: false,
+            kept: None,
+            is_answered: false,
+            restart: None,
         }
     }
 

@@ -6,7 +6,8 @@
 
 use super::feedback::Prediction;
 use super::progress::{Progress, Sign};
-use super::response::{predicted, unreachable_words};
+use super::response::{predicted, unreachable_words, withdraw};
+use super::restart::{Kept, MOST_KEPT};
 use super::usage::{TAIL, Tail};
 use super::{Flow, HANDOFF, Phase, Stream};
 use crate::config::{Router, Routing};
@@ -19,7 +20,7 @@ use crate::pipeline::Slots;
 use crate::pods::{Pod, Verdict};
 use crate::request::{Endpoint, Outline};
 use crate::workflow::protocol::{Body, Handoff, Leg, Order, Pair};
-use crate::workflow::{Aggregated, Executor, PrefillDecode, RANK_HEADER, Sent, recorded, withdrawn};
+use crate::workflow::{Aggregated, Executor, PrefillDecode, RANK_HEADER, Sent, recorded};
 use std::rc::Rc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -216,16 +217,7 @@ impl Stream {
             headers.push((RANK_HEADER, &rank));
         }
         headers.extend(own.iter().map(|(name, value)| (*name, value.as_str())));
-        let ours: Vec<_> = headers.iter().map(|(name, _)| *name).collect();
-        for (name, value) in remote.headers.iter() {
-            // What isn't text can't be passed on by a call.
-            let (Ok(name), Ok(value)) = (str::from_utf8(name), str::from_utf8(value)) else { continue };
-            let is_envoy_s = name.starts_with(':') || name.starts_with("x-envoy-");
-            let is_out = [&NOT_FORWARDED, workflow.protocol.own_headers(), &ours[..]];
-            if !is_envoy_s && !is_out.iter().any(|names| names.contains(&name)) {
-                headers.push((name, value));
-            }
-        }
+        forwarded(&remote.headers, workflow, &mut headers);
         let cluster = workflow.cluster.as_deref().unwrap_or(&prefill.target);
         let call = host.call(cluster, &headers, &body, left).ok()?;
         self.pending.set(Some(call));
@@ -306,8 +298,8 @@ impl Stream {
         leg: Leg,
     ) -> bool {
         let plugin = self.plugin.clone();
-        let Some(sent) = &mut self.sent else { return false };
-        let Some(pair) = pair(router, remote, sent, bytes) else { return false };
+        let Some(mut sent) = self.sent else { return false };
+        let Some(pair) = pair(router, remote, &sent, bytes) else { return false };
         let body = pair.body.edited(workflow.protocol.strip(&pair.body), leg.edits);
         let mut set = host.replace_request_body(&body);
         for (name, value) in &leg.headers {
@@ -318,19 +310,21 @@ impl Stream {
         let set = set
             .and_then(|()| host.set_header(Headers::Request, MAX_RETRIES, &retries))
             .and_then(|()| host.set_header(Headers::Request, HANDOFF, "1"))
-            .and_then(|()| Executor { host, plugin: &plugin, router }.name(fleet, sent));
+            .and_then(|()| Executor { host, plugin: &plugin, router }.name(fleet, &sent));
         if set.is_err() {
             fleet.metrics.add(host, Metric::HostErrors, 1);
             return false;
         }
         sent.began = fleet.ticks();
+        self.sent = Some(sent);
+        self.kept = self.keep(workflow, remote, &pair.body);
         if let Some(progress) = &mut self.progress {
-            progress.watch(&plugin.waiting, &plugin.settings, sent, remote.streams);
+            progress.watch(&plugin.waiting, &plugin.settings, &sent, remote.streams);
         }
         let name = |pod: &Pod| pod.name.clone();
         let prefill = router.pods().get(remote.sent.decision.pod).map(name).unwrap_or_default();
         if let Some(profile) = router.profile(workflow.decode) {
-            let state = explain::filter_state(router, profile, sent);
+            let state = explain::filter_state(router, profile, &sent);
             let _ = host.set_filter_state("warmpath", format!("{state} prefill={prefill}").as_bytes());
         }
         if let Some(explanation) = &mut self.explanation {
@@ -339,6 +333,19 @@ impl Stream {
         self.ask_for_load(host, &remote.headers);
         self.phase = Phase::Decided;
         true
+    }
+
+    /// Keeps what it takes to start a request again at a pod that does all of it, where there are such pods.
+    fn keep(&self, workflow: &PrefillDecode, remote: &Remote, body: &Body<'_>) -> Option<Kept> {
+        let total = self.plugin.kept.clone();
+        let after = total.get().saturating_add(body.bytes.len());
+        if workflow.on_failure.is_none() || after > MOST_KEPT {
+            return None;
+        }
+        let body = body.edited(workflow.protocol.strip(body), Vec::new());
+        total.set(total.get().saturating_add(body.len()));
+        let headers = remote.headers.clone();
+        Some(Kept { workflow: workflow.position, headers, body, streams: remote.streams, total })
     }
 
     /// No prefill pod gave a handoff: the request is to be decided anew, in one step.
@@ -365,6 +372,9 @@ impl Stream {
             return;
         }
         self.pending.set(None);
+        if self.restart.is_some() {
+            return self.on_whole(host);
+        }
         let (Some(mut remote), Some(router)) = (self.remote.take(), self.router.clone()) else { return };
         let Some(workflow) = router.workflows().get(remote.workflow) else { return };
         let (plugin, endpoint) = (self.plugin.clone(), remote.endpoint);
@@ -560,7 +570,12 @@ impl Stream {
             return Flow::Pause; // It has what it needs.
         }
         fleet.metrics.add(host, Metric::Unserved, 1);
+        self.is_answered = true;
         self.withdraw(host, fleet);
+        if self.phase == Phase::Remote {
+            // Its decode pod has never heard of it.
+            self.sent = None;
+        }
         let ended = if self.answer.has_begun() { host.reset_request().is_ok() } else { respond(host) };
         if !ended {
             fleet.metrics.add(host, Metric::HostErrors, 1);
@@ -585,6 +600,24 @@ impl Stream {
     }
 }
 
+/// Adds to the headers of a call what the client sent, but for what isn't the pod's and what is set already.
+pub(super) fn forwarded<'a>(
+    client: &'a HeaderMap,
+    workflow: &PrefillDecode,
+    headers: &mut Vec<(&'a str, &'a str)>,
+) {
+    let ours: Vec<_> = headers.iter().map(|(name, _)| *name).collect();
+    let is_out = [&NOT_FORWARDED, workflow.protocol.own_headers(), &ours[..]];
+    for (name, value) in client.iter() {
+        // What isn't text can't be passed on by a call.
+        let (Ok(name), Ok(value)) = (str::from_utf8(name), str::from_utf8(value)) else { continue };
+        let is_envoy_s = name.starts_with(':') || name.starts_with("x-envoy-");
+        if !is_envoy_s && !is_out.iter().any(|names| names.contains(&name)) {
+            headers.push((name, value));
+        }
+    }
+}
+
 /// The two pods of a request.
 fn pair<'a>(router: &'a Router, remote: &'a Remote, decode: &Sent, bytes: &'a [u8]) -> Option<Pair<'a>> {
     let pods = router.pods();
@@ -604,11 +637,7 @@ fn end_prefill(host: &impl Host, fleet: &mut Fleet, remote: &mut Remote, is_done
     }
     let record = remote.sent.record.take();
     if let Some(record) = record.filter(|_| !is_done) {
-        let deltas = withdrawn(&record, &remote.slots.chain.hashes);
-        if !deltas.is_empty() {
-            fleet.metrics.add(host, Metric::Withdrawn, 1);
-            let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
-        }
+        withdraw(host, fleet, &record, &remote.slots.chain.hashes);
     }
 }
 
@@ -637,7 +666,7 @@ fn compare(host: &impl Host, fleet: &mut Fleet, remote: &Remote, answer: &[u8]) 
     }
 }
 
-fn status(host: &impl Host) -> u16 {
+pub(super) fn status(host: &impl Host) -> u16 {
     let headers = host.headers(Headers::Answer).unwrap_or_default();
     headers.text(":status").and_then(|status| status.parse().ok()).unwrap_or(0)
 }

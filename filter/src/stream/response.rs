@@ -3,12 +3,12 @@
 use super::feedback::Prediction;
 use super::progress::Sign;
 use super::usage::{TAIL, Tail, Usage};
-use super::{Phase, Stream};
+use super::{Flow, Phase, Stream};
 use crate::blocks::Chain;
 use crate::config::Routing;
 use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host};
-use crate::index::{OnUnseen, PodRef};
+use crate::index::{BlockHash, OnUnseen, PodRef};
 use crate::metrics::Metric;
 use crate::pipeline::Slots;
 use crate::pods::{Verdict, metrics::orca};
@@ -76,10 +76,15 @@ impl Stream {
     }
 
     /// The response's headers arrived, from a pod or from Envoy itself.
-    pub fn on_response_headers(&mut self, host: &impl Host, end_of_stream: bool) {
+    pub fn on_response_headers(&mut self, host: &impl Host, end_of_stream: bool) -> Flow {
+        self.on_answered(host, end_of_stream);
         if let Some(explanation) = &self.explanation {
             explanation.write(host);
         }
+        self.holds_back()
+    }
+
+    fn on_answered(&mut self, host: &impl Host, end_of_stream: bool) {
         let Some(sent) = self.sent else { return };
         (self.answer.begun, self.answer.whole) = (true, end_of_stream);
         let headers = host.headers(Headers::Response).unwrap_or_default();
@@ -111,6 +116,9 @@ impl Stream {
                 progress.moved(host, &mut fleet, &plugin.waiting, None, sent.job);
             }
         }
+        if status < 500 {
+            self.kept = None;
+        }
         if (200..300).contains(&status) {
             // It is in the pod's cache from now on: nothing is left to take back.
             self.answer.prediction = served.and_then(|served| self.prediction(served));
@@ -126,6 +134,10 @@ impl Stream {
             if sent.is_handed_over {
                 fleet.metrics.add(host, Metric::HandoffsLost, 1);
                 plugin.forget_learnt();
+                // Envoy's own answer that was asked for here is one that is meant.
+                if !self.is_answered {
+                    self.start_again(host, &mut fleet);
+                }
             }
             // What it says came without a prefill.
             if let Some(progress) = &mut self.progress {
@@ -136,7 +148,14 @@ impl Stream {
     }
 
     /// A part of the answer passes, of `size` bytes.
-    pub fn on_response_body(&mut self, host: &impl Host, size: usize, end_of_stream: bool) {
+    pub fn on_response_body(&mut self, host: &impl Host, size: usize, end_of_stream: bool) -> Flow {
+        if self.restart.is_none() {
+            self.on_body(host, size, end_of_stream);
+        }
+        self.holds_back()
+    }
+
+    fn on_body(&mut self, host: &impl Host, size: usize, end_of_stream: bool) {
         self.answer.whole |= end_of_stream;
         if size > 0 && !std::mem::replace(&mut self.answer.has_body, true) {
             self.first_token(host);
@@ -223,6 +242,8 @@ impl Stream {
             }
         }
         self.end_remote(host, &mut fleet, self.answer.is_good && self.answer.has_body);
+        self.end_restart(host, &mut fleet, false);
+        self.kept = None;
         self.sent = None;
         if let Some(progress) = self.progress.take() {
             progress.end(host, &mut fleet, &plugin.waiting);
@@ -299,12 +320,24 @@ impl Stream {
 
     /// Takes back what the request was to leave in its pod's cache.
     pub(super) fn withdraw(&mut self, host: &impl Host, fleet: &mut Fleet) {
-        let Some(record) = self.sent.as_mut().and_then(|sent| sent.record.take()) else { return };
-        let deltas = withdrawn(&record, &self.slots.chain.hashes);
-        if !deltas.is_empty() {
-            fleet.metrics.add(host, Metric::Withdrawn, 1);
-            let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
+        let record = self.sent.as_mut().and_then(|sent| sent.record.take());
+        self.withdraw_of(host, fleet, record);
+    }
+
+    /// The same of what was recorded of its prompt elsewhere.
+    pub(super) fn withdraw_of(&self, host: &impl Host, fleet: &mut Fleet, record: Option<Record>) {
+        if let Some(record) = record {
+            withdraw(host, fleet, &record, &self.slots.chain.hashes);
         }
+    }
+}
+
+/// Takes back what was recorded of a chain.
+pub fn withdraw(host: &impl Host, fleet: &mut Fleet, record: &Record, chain: &[BlockHash]) {
+    let deltas = withdrawn(record, chain);
+    if !deltas.is_empty() {
+        fleet.metrics.add(host, Metric::Withdrawn, 1);
+        let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
     }
 }
 

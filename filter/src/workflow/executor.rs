@@ -68,9 +68,9 @@ pub enum TwoSteps {
     /// These pods are to do it. Both count it as theirs already; no header names them yet.
     Chosen {
         /// Who prefills.
-        prefill: Sent,
+        prefill: Box<Sent>,
         /// Who decodes.
-        decode: Sent,
+        decode: Box<Sent>,
     },
     /// It is to be served in one step.
     Aggregated(Aggregated),
@@ -119,20 +119,28 @@ impl<H: Host> Executor<'_, H> {
             // Nobody was found yet, while Envoy may know its endpoints well.
             return Outcome::Unsent;
         }
-        let fallbacks = self.plugin.settings.routing.fallbacks();
-        let mut step = [Step { selector: Selector { router: self.router, profile, fallbacks }, slots }];
-        let standing = match self.admit(fleet, &step) {
-            Ok(standing) => standing,
-            Err(limit) => return Outcome::Shed(limit),
-        };
-        match self.choose(fleet, standing, &mut step, |_, _| Ok(())) {
-            Ok(mut sent) => match sent.pop() {
-                Some(sent) => self.send(fleet, sent),
-                None => Outcome::Unsent,
-            },
+        match self.decide(fleet, profile, slots) {
+            Ok(sent) => self.send(fleet, sent),
+            Err(Against::Shed(limit)) => Outcome::Shed(limit),
             Err(Against::Nobody { refused, .. }) => Outcome::Refused(refused),
             Err(Against::Aggregated(_)) => Outcome::Unsent,
         }
+    }
+
+    /// Decides and records, for who names the pod otherwise. `None` where nobody may serve it.
+    pub fn place(&self, fleet: &mut Fleet, profile: &Profile, slots: &mut Slots) -> Option<Sent> {
+        let mut sent = self.decide(fleet, profile, slots).ok()?;
+        sent.running = sent.pod.map(|pod| fleet.index.started(pod, sent.job));
+        Some(sent)
+    }
+
+    fn decide(&self, fleet: &mut Fleet, profile: &Profile, slots: &mut Slots) -> Result<Sent, Against> {
+        let fallbacks = self.plugin.settings.routing.fallbacks();
+        let mut step = [Step { selector: Selector { router: self.router, profile, fallbacks }, slots }];
+        let standing = self.admit(fleet, &step)?;
+        let mut sent = self.choose(fleet, standing, &mut step, |_, _| Ok(()))?;
+        let nobody = Refused { filter: "picker", busy: false };
+        sent.pop().ok_or(Against::Nobody { step: 0, refused: nobody })
     }
 
     /// Chooses who prefills and, in the light of that, who decodes, and records both for the other workers; or says why that
@@ -154,10 +162,6 @@ impl<H: Host> Executor<'_, H> {
             Step { selector: selector(first, workflow.attempts.saturating_sub(1)), slots: prefill },
             Step { selector: selector(second, fallbacks), slots: decode },
         ];
-        let standing = match self.admit(fleet, &steps) {
-            Ok(standing) => standing,
-            Err(limit) => return TwoSteps::Shed(limit),
-        };
         let is_worth_it = |sent: &mut [Sent], steps: &[Step<'_>]| {
             let ([prefill, decode], [_, step]) = (sent, steps) else { return Err(Aggregated::NoPrefill) };
             if prefill.decision.pod == decode.decision.pod {
@@ -183,21 +187,25 @@ impl<H: Host> Executor<'_, H> {
             (decode.is_handed_over, decode.predicted) = (true, prefill.predicted);
             Ok(())
         };
-        match self.choose(fleet, standing, &mut steps, is_worth_it).as_deref_mut() {
+        let mut chosen = self
+            .admit(fleet, &steps)
+            .and_then(|standing| self.choose(fleet, standing, &mut steps, is_worth_it));
+        match chosen.as_deref_mut() {
             Ok([prefill, decode]) => {
                 for sent in [&mut *prefill, &mut *decode] {
                     sent.running = sent.pod.map(|pod| fleet.index.started(pod, sent.job));
                 }
-                TwoSteps::Chosen { prefill: *prefill, decode: *decode }
+                TwoSteps::Chosen { prefill: Box::new(*prefill), decode: Box::new(*decode) }
             }
             Ok(_) | Err(Against::Nobody { step: 0, .. }) => TwoSteps::Aggregated(Aggregated::NoPrefill),
             Err(Against::Nobody { refused, .. }) => TwoSteps::Refused(*refused),
             Err(Against::Aggregated(why)) => TwoSteps::Aggregated(*why),
+            Err(Against::Shed(limit)) => TwoSteps::Shed(*limit),
         }
     }
 
     /// Learns what other workers wrote, as far as these steps look at it, and counts what is in flight.
-    fn admit(&self, fleet: &mut Fleet, steps: &[Step<'_>]) -> Result<Standing, Limit> {
+    fn admit(&self, fleet: &mut Fleet, steps: &[Step<'_>]) -> Result<Standing, Against> {
         let admission = &self.plugin.settings.admission;
         let reads = |step: &Step<'_>| SHARED.iter().any(|slot| step.selector.profile.reads(*slot));
         let standing = match admission.counts(self.router.pods()) || steps.iter().any(reads) {
@@ -206,7 +214,7 @@ impl<H: Host> Executor<'_, H> {
         };
         let model = steps.first().and_then(|step| step.slots.model.as_deref());
         match admission.exceeded(&fleet.index, || self.plugin.in_flight(fleet), model) {
-            Some(limit) => Err(limit),
+            Some(limit) => Err(Against::Shed(limit)),
             None => Ok(standing),
         }
     }
@@ -376,4 +384,6 @@ enum Against {
     Nobody { step: usize, refused: Refused },
     /// One step will do.
     Aggregated(Aggregated),
+    /// As many requests as may be are in flight already.
+    Shed(Limit),
 }

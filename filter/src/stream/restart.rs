@@ -1,0 +1,179 @@
+//! A request whose decode pod refused it is started again, at a pod that does all of it.
+//!
+//! Envoy's router is done with the request by then, so it is a call, and its answer reaches the client in one piece. That is for
+//! the few that a pod refused after their prefill; the others stream.
+
+use super::progress::{Progress, Sign};
+use super::remote::{forwarded, status};
+use super::{Flow, Stream};
+use crate::blocks::{BlockSize, Chain};
+use crate::config::{Router, Routing};
+use crate::fleet::Fleet;
+use crate::host::{HeaderMap, Headers, Host};
+use crate::metrics::Metric;
+use crate::pipeline::{Body, Input, Slots};
+use crate::workflow::{Executor, PrefillDecode, Sent};
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long the whole answer may take.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest answer: Envoy's own bound for calls.
+const LONGEST: usize = 32 << 20;
+/// Bytes of bodies that one plugin configuration of a VM keeps at once; who comes when it is full can't be started again.
+pub(super) const MOST_KEPT: usize = 64 << 20;
+
+/// What is needed to start a request again, until its answer begins.
+pub(super) struct Kept {
+    /// Position of its workflow.
+    pub workflow: usize,
+    /// As the client sent them.
+    pub headers: HeaderMap,
+    /// What a pod gets that does all of it.
+    pub body: Vec<u8>,
+    pub streams: bool,
+    /// Where the bytes of all kept bodies are counted.
+    pub total: Rc<std::cell::Cell<usize>>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.total.set(self.total.get().saturating_sub(self.body.len()));
+    }
+}
+
+/// A request that is being started again.
+pub struct Restart {
+    sent: Sent,
+    progress: Option<Progress>,
+}
+
+impl Stream {
+    /// Starts the request again, where its handoff was refused and that can be done. Says whether it was.
+    pub(super) fn start_again(&mut self, host: &impl Host, fleet: &mut Fleet) -> bool {
+        let (Some(kept), Some(router)) = (self.kept.take(), self.router.clone()) else { return false };
+        let Some(workflow) = router.workflows().get(kept.workflow) else { return false };
+        let Some((sent, progress)) = self.place(host, fleet, &router, workflow, &kept) else { return false };
+        self.restart = Some(Restart { sent, progress: Some(progress) });
+        match self.call_whole(host, &router, workflow, &kept, &sent) {
+            Some(call) => {
+                self.pending.set(Some(call));
+                fleet.metrics.add(host, Metric::StartedAgain, 1);
+                true
+            }
+            None => {
+                self.end_restart(host, fleet, false);
+                false
+            }
+        }
+    }
+
+    /// Chooses who does it.
+    fn place(
+        &self,
+        host: &impl Host,
+        fleet: &mut Fleet,
+        router: &Rc<Router>,
+        workflow: &PrefillDecode,
+        kept: &Kept,
+    ) -> Option<(Sent, Progress)> {
+        let profile = router.profile(workflow.on_failure?)?;
+        let plugin = &self.plugin;
+        let read = AsRead { slots: &self.slots, streams: kept.streams };
+        let lookup = |name: &str| kept.headers.get(name).map(Cow::into_owned);
+        let mut slots = Slots::default();
+        profile.prepare(&Input { header: &lookup, body: Some(&read) }, fleet.next_turn(), &mut slots);
+        let sent = Executor { host, plugin, router }.place(fleet, profile, &mut slots)?;
+        plugin.sent(sent.decision.pod, fleet.ticks());
+        let progress = Progress::begin(host, fleet, &plugin.settings, &sent, slots.model.as_deref());
+        Some((sent, progress))
+    }
+
+    fn call_whole(
+        &self,
+        host: &impl Host,
+        router: &Router,
+        workflow: &PrefillDecode,
+        kept: &Kept,
+        sent: &Sent,
+    ) -> Option<u32> {
+        let pod = router.pods().get(sent.decision.pod)?;
+        let routing = &self.plugin.settings.routing;
+        let path = kept.headers.text(":path")?;
+        let mut headers = vec![(":method", "POST"), (":path", &*path), (":authority", pod.target.as_str())];
+        if let Routing::Address { .. } = routing {
+            headers.push((routing.header(), &pod.target));
+        }
+        forwarded(&kept.headers, workflow, &mut headers);
+        let cluster = workflow.cluster.as_deref().unwrap_or(&pod.target);
+        host.call(cluster, &headers, &kept.body, TIMEOUT).ok()
+    }
+
+    /// The pod that did all of it answered, or didn't.
+    pub(super) fn on_whole(&mut self, host: &impl Host) {
+        let plugin = self.plugin.clone();
+        let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return };
+        let status = status(host);
+        let is_good = (200..500).contains(&status);
+        self.end_restart(host, &mut fleet, is_good);
+        let kind = host.headers(Headers::Answer).unwrap_or_default();
+        let kind = kind.text("content-type").unwrap_or(Cow::Borrowed("application/json"));
+        let told = is_good
+            && host.answer_body(LONGEST).is_ok_and(|body| {
+                let headers = [("content-type", &*kind)];
+                host.respond(status.into(), &headers, &body, "warmpath_started_again").is_ok()
+            });
+        // Else the client gets the answer that was held back.
+        if !told && host.resume_response().is_err() {
+            let _ = host.reset_request();
+        }
+    }
+
+    /// What was started again is over, or nobody waits for it any more.
+    pub(super) fn end_restart(&mut self, host: &impl Host, fleet: &mut Fleet, is_done: bool) {
+        let Some(mut restart) = self.restart.take() else { return };
+        if let Some(mut progress) = restart.progress.take() {
+            if is_done {
+                progress.first_token(host, fleet, Sign::Nothing);
+            }
+            progress.end_unwatched(host, fleet);
+        }
+        if !is_done {
+            self.withdraw_of(host, fleet, restart.sent.record);
+        }
+    }
+
+    /// Whether an answer is held back for one that is awaited.
+    pub(super) fn holds_back(&self) -> Flow {
+        if self.restart.is_some() { Flow::Pause } else { Flow::Continue }
+    }
+}
+
+/// A request of which only what was prepared is left.
+struct AsRead<'a> {
+    slots: &'a Slots,
+    streams: bool,
+}
+
+impl Body for AsRead<'_> {
+    fn model(&self) -> Option<&str> {
+        self.slots.model.as_deref()
+    }
+
+    fn user(&self) -> Option<&str> {
+        None
+    }
+
+    fn chain(&self, _size: BlockSize) -> Chain {
+        self.slots.chain.clone()
+    }
+
+    fn streams(&self) -> bool {
+        self.streams
+    }
+
+    fn block_tokens(&self, _size: BlockSize) -> f32 {
+        self.slots.block_tokens
+    }
+}
