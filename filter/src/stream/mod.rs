@@ -30,6 +30,8 @@ mod remote;
 mod response;
 mod restart;
 #[cfg(test)]
+mod steps_tests;
+#[cfg(test)]
 mod tests;
 mod usage;
 

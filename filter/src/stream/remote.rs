@@ -513,8 +513,9 @@ impl Stream {
         };
         match handoff {
             Ok(Handoff::Decode(leg)) => {
-                if self.hand_over(host, fleet, router, workflow, &remote, &bytes, leg) {
-                    end_prefill(host, fleet, &mut remote, true);
+                let gone_on = self.hand_over(host, fleet, router, workflow, &remote, &bytes, leg);
+                end_prefill(host, fleet, &mut remote, true);
+                if gone_on {
                     return Flow::Continue;
                 }
                 fleet.metrics.add(host, Metric::HandoffsLost, 1);
@@ -576,8 +577,8 @@ impl Stream {
             // Its decode pod has never heard of it.
             self.sent = None;
         }
-        let ended = if self.answer.has_begun() { host.reset_request().is_ok() } else { respond(host) };
-        if !ended {
+        let told = !self.answer.has_begun() && respond(host);
+        if !told && host.reset_request().is_err() {
             fleet.metrics.add(host, Metric::HostErrors, 1);
         }
         Flow::Pause
