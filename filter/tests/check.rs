@@ -268,3 +268,42 @@ fn parts_prints_the_reference() {
     assert_eq!(out, warmpath::pipeline::reference());
     assert!(out.contains("### Filters (`filters`)") && out.contains("**`prefix-aware`**"));
 }
+
+#[test]
+fn every_example_is_right() {
+    let examples = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).unwrap();
+    let files = examples.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+    let mut checked = 0;
+    for file in files.map(|file| file.unwrap().path()) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        if name == "envoy.yaml" || name.ends_with(".json") {
+            let path = file.to_str().unwrap();
+            let (code, out, _) = command(&["check", path]);
+            assert_eq!((code, out), (0, format!("{path}: right, 0 warnings\n")));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 19, "{checked}");
+}
+
+#[test]
+fn retries_that_would_use_a_handoff_twice_are_warned_of() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/prefill-decode-nixl/envoy.yaml");
+    let text = std::fs::read_to_string(example).unwrap();
+    let path = std::env::temp_dir().join(format!("warmpath-handoff-{}.yaml", std::process::id()));
+    let checked = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        command(&["check", path.to_str().unwrap()])
+    };
+    for (from, to, words) in [
+        ("retry_on: connect-failure,refused-stream\n", "retry_on: connect-failure,reset\n", "has \"reset\""),
+        ("name: x-warmpath-handoff", "name: x-other", "has no route for requests with a handoff"),
+        (r#""cluster": "pods","#, r#""cluster": "elsewhere","#, "has no cluster \"elsewhere\""),
+    ] {
+        assert!(text.contains(from), "{from:?} is no longer in the example");
+        let (code, out, _) = checked(&text.replacen(from, to, 1));
+        assert_eq!(code, 0);
+        assert!(out.contains(words), "{to}: {out}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}

@@ -604,3 +604,87 @@ fn an_endpoint_picker_routes_by_address() {
     let json = r#"{"pods": [{"cluster": "a"}], "routing": {"by": "cluster", "endpoint_picker": true}}"#;
     refuses(json, "routing.endpoint_picker", &["route by address"]);
 }
+
+/// As [`refuses`], for one workflow over pods of both roles.
+#[track_caller]
+fn refuses_workflow(workflow: &str, path: &str, words: &[&str]) {
+    let pods = r#""pods": [{"name": "p", "address": "10.0.0.1:80", "labels": {"role": "prefill"}},
+        {"name": "d", "address": "10.0.0.2:80", "labels": {"role": "decode"}}]"#;
+    refuses(&format!(r#"{{{pods}, "workflow": "w", "workflows": {{"w": {workflow}}}}}"#), path, words);
+}
+
+#[test]
+fn workflows_that_cannot_be() {
+    let nixl = r#""protocol": {"type": "nixl"}, "cluster": "pods""#;
+    for (workflow, path, words) in [
+        (r#"{"cluster": "pods"}"#.to_owned(), "workflows.w", &["missing field `protocol`"][..]),
+        (
+            r#"{"protocol": {"type": "carrier-pigeon"}, "cluster": "pods"}"#.to_owned(),
+            "workflows.w.protocol.type",
+            &["carrier-pigeon", "\"nixl\""],
+        ),
+        (
+            r#"{"protocol": {}, "cluster": "pods"}"#.to_owned(),
+            "workflows.w.protocol",
+            &["one of", "\"sglang\""],
+        ),
+        (
+            r#"{"protocol": {"type": "nixl", "port": 1}, "cluster": "pods"}"#.to_owned(),
+            "workflows.w.protocol.port",
+            &["unknown field"],
+        ),
+        (
+            r#"{"protocol": {"type": "mooncake"}, "cluster": "pods"}"#.to_owned(),
+            "workflows.w.protocol",
+            &["missing field `bootstrap_cluster`"],
+        ),
+        (
+            r#"{"protocol": {"type": "nixl"}}"#.to_owned(),
+            "workflows.w.cluster",
+            &["is missing", "override_host"],
+        ),
+        (
+            format!(r#"{{{nixl}, "prefill": {{"timeout_seconds": 0}}}}"#),
+            "workflows.w.prefill.timeout_seconds",
+            &["1 to 3600"],
+        ),
+        (format!(r#"{{{nixl}, "prefill": {{"attempts": 9}}}}"#), "workflows.w.prefill.attempts", &["1 to 8"]),
+        (
+            format!(r#"{{{nixl}, "prefill": {{"profile": "decode"}}}}"#),
+            "workflows.w.prefill.profile",
+            &["reads Peer", "decode step"],
+        ),
+        (
+            format!(r#"{{{nixl}, "decode": {{"profile": "no-such"}}}}"#),
+            "workflows.w.decode.profile",
+            &["no profile \"no-such\""],
+        ),
+        (
+            format!(r#"{{{nixl}, "remote_prefill": {{"min_share": 2}}}}"#),
+            "workflows.w.remote_prefill.min_share",
+            &["0 to 1"],
+        ),
+        (
+            r#"{"protocol": {"type": "sglang"}, "cluster": "pods", "remote_prefill": {"min_tokens": 9}}"#
+                .to_owned(),
+            "workflows.w.remote_prefill",
+            &["can't be followed", "aggregated.profile"],
+        ),
+    ] {
+        refuses_workflow(&workflow, path, words);
+    }
+    let odd = r#"{"pods": [{"name": "p", "address": "10.0.0.1:80", "labels": {"role": "prefill", "kv_port": "x"}},
+        {"name": "d", "address": "10.0.0.2:80", "labels": {"role": "decode"}}],
+        "workflows": {"w": {"protocol": {"type": "sglang"}, "cluster": "pods"}}}"#;
+    refuses(odd, "workflows.w.protocol", &["the pod \"p\"", "kv_port"]);
+    refuses_field(r#""workflow": "w""#, "workflow", &["no workflow \"w\"", "none"]);
+    refuses_field(r#""workflow": "w", "profile": "random""#, "configuration", &["a profile and a workflow"]);
+    refuses_field(
+        r#""select": [{"path": "/a", "profile": "random", "workflow": "w"}]"#,
+        "select[0]",
+        &["a profile and a workflow"],
+    );
+    // A step's profile is of no use alone.
+    let near = r#""profile": "near", "profiles": {"near": {"scorers": [{"type": "affinity"}], "picker": {"type": "best"}}}"#;
+    refuses_field(near, "profile", &["reads Peer"]);
+}

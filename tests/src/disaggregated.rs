@@ -1,7 +1,7 @@
 //! Pods that prefill and pods that decode, and an Envoy that runs a workflow over them.
 
 use crate::envoy::Builder;
-use crate::{Envoy, Pods};
+use crate::{Envoy, Pods, root};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -13,6 +13,8 @@ pub struct Disaggregated {
     pub decode: Pods,
     /// Ordinary ones, `whole-1` and so on, where the protocol's own serve nothing alone.
     pub whole: Option<Pods>,
+    /// Addresses of decode pods that are no more.
+    pub gone: Vec<SocketAddr>,
     protocol: &'static str,
 }
 
@@ -27,7 +29,7 @@ impl Disaggregated {
             Pods::start(count, &[&common, arguments].concat())
         };
         let (prefill, decode) = (start("prefill", prefill), start("decode", decode));
-        Self { prefill, decode, whole: None, protocol }
+        Self { prefill, decode, whole: None, gone: Vec::new(), protocol }
     }
 
     /// With ordinary pods, too.
@@ -38,9 +40,49 @@ impl Disaggregated {
         self
     }
 
+    /// The configuration of an example with this folder's name, with these pods in place of its own.
+    #[track_caller]
+    pub fn example(&self, name: &str) -> Builder {
+        let file = root().join("examples").join(name).join("envoy.yaml");
+        self.in_front(Envoy::from_template(&file))
+    }
+
     /// An Envoy with a workflow `pd` over these pods; `more` is merged into it.
     #[track_caller]
     pub fn envoy(&self, more: Value) -> Builder {
+        let kind = self.protocol_name();
+        let mut protocol = json!({"type": kind});
+        if kind == "mooncake" {
+            protocol["bootstrap_cluster"] = json!("bootstrap");
+        }
+        let mut workflow = json!({"protocol": protocol, "cluster": "pods", "remote_prefill": {"min_tokens": 0, "min_share": 0, "max_slowdown": 1000}});
+        if self.whole.is_some() {
+            workflow["aggregated"] = json!({"profile": "whole"});
+        } else if matches!(kind, "sglang" | "p2p-nccl") {
+            workflow.as_object_mut().expect("an object").remove("remote_prefill");
+        }
+        merge(&mut workflow, more);
+        let mut builder = self
+            .in_front(Envoy::builder())
+            .plugin("/workflows", json!({"pd": workflow}))
+            .plugin("/workflow", json!("pd"))
+            .plugin("/debug_header", json!("x-warmpath-debug"));
+        if self.whole.is_some() {
+            let whole = json!({
+                "filters": [{"type": "label", "label": "role", "any_of": ["whole"], "strict": true}],
+                "picker": {"type": "best"},
+            });
+            builder = builder.plugin("/profiles", json!({"whole": whole}));
+        }
+        builder
+    }
+
+    fn protocol_name(&self) -> &'static str {
+        if self.protocol == "trtllm" { "tensorrt-llm" } else { self.protocol }
+    }
+
+    /// Puts these pods into a configuration.
+    fn in_front(&self, builder: Builder) -> Builder {
         let mut pods = Vec::new();
         let mut addresses: Vec<SocketAddr> = Vec::new();
         let roles = [
@@ -59,33 +101,13 @@ impl Disaggregated {
                 addresses.push(*address);
             }
         }
-        let kind = if self.protocol == "trtllm" { "tensorrt-llm" } else { self.protocol };
-        let mut protocol = json!({"type": kind});
-        if kind == "mooncake" {
-            protocol["bootstrap_cluster"] = json!("bootstrap");
+        for address in &self.gone {
+            pods.push(json!({"name": "gone", "address": address.to_string(), "labels": {"role": "decode"}, "weight": 100}));
+            addresses.push(*address);
         }
-        let mut workflow = json!({"protocol": protocol, "cluster": "pods", "remote_prefill": {"min_tokens": 0, "min_share": 0, "max_slowdown": 1000}});
-        if self.whole.is_some() {
-            workflow["aggregated"] = json!({"profile": "whole"});
-        } else if matches!(kind, "sglang" | "p2p-nccl") {
-            workflow.as_object_mut().expect("an object").remove("remote_prefill");
-        }
-        merge(&mut workflow, more);
-        let whole = json!({
-            "filters": [{"type": "label", "label": "role", "any_of": ["whole"], "strict": true}],
-            "picker": {"type": "best"},
-        });
-        let mut builder = Envoy::builder()
-            .addresses(&addresses)
-            .plugin("/pods", json!(pods))
-            .plugin("/workflows", json!({"pd": workflow}))
-            .plugin("/workflow", json!("pd"))
-            .plugin("/debug_header", json!("x-warmpath-debug"));
-        if self.whole.is_some() {
-            builder = builder.plugin("/profiles", json!({"whole": whole}));
-        }
-        if kind == "mooncake" {
-            builder = builder.edit("/static_resources/clusters/-", self.bootstrap_cluster());
+        let builder = builder.addresses(&addresses).plugin("/pods", json!(pods));
+        if self.protocol == "mooncake" {
+            return builder.edit("/static_resources/clusters/1", self.bootstrap_cluster());
         }
         builder
     }

@@ -407,3 +407,32 @@ fn the_client_s_own_bytes_reach_both_pods() {
     };
     assert_eq!(ids(&pods.prefill), ids(&pods.decode), "one name for both legs");
 }
+
+#[test]
+fn a_decode_pod_that_can_t_be_reached_leaves_its_handoff_to_the_next() {
+    for (protocol, folder) in [("nixl", "prefill-decode-nixl"), ("trtllm", "prefill-decode-tensorrt-llm")] {
+        let mut pods = Disaggregated::start(protocol, 1, 1, &[]);
+        // An address at which nobody listens is the more attractive one until it has failed.
+        let gone =
+            std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        pods.gone.push(gone);
+        let envoy = pods.example(folder).start();
+        let mut moved = 0;
+        for n in 0..12 {
+            let mut body = body(n);
+            body["messages"][0]["content"] = json!(prompt(n, 600));
+            let expected = alone(&body);
+            let answer = send(&envoy, &body);
+            assert_eq!((answer.status, text(&answer)), (200, expected), "{protocol}");
+            assert_eq!(answer.header("x-pod"), Some("decode-1"));
+            moved = stat(&envoy, "moved");
+            if moved > 0 {
+                break;
+            }
+        }
+        assert!(moved > 0, "nobody was sent to the address");
+        assert_eq!((stat(&envoy, "workflows_started_again"), stat(&envoy, "handoffs_lost")), (0, 0));
+        assert_eq!(pods.held(), 0, "the one handoff was used");
+        assert_nothing_in_flight(&envoy);
+    }
+}

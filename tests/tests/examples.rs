@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use warmpath_tests::{Envoy, Pods, Request, Response, root, wait_until};
+use warmpath_tests::{Disaggregated, Envoy, Pods, Request, Response, root, wait_until};
 
 /// Envoy with an example's configuration in front of these pods.
 fn example(name: &str, pods: &Pods, workers: usize) -> Envoy {
@@ -188,6 +188,34 @@ fn policies_of_other_routers_find_the_warm_pod_and_leave_one_that_is_busy() {
             .map(|stream| stream.headers()["x-pod"].to_str().expect("text").to_owned())
             .collect();
         assert!(used.len() > 1, "{name}: {used:?}");
+    }
+}
+
+#[test]
+fn prefill_and_decode_are_two_pods_by_each_protocol() {
+    for (folder, protocol, has_whole) in [
+        ("prefill-decode-nixl", "nixl", false),
+        ("prefill-decode-sglang", "sglang", true),
+        ("prefill-decode-p2p-nccl", "p2p-nccl", true),
+        ("prefill-decode-mooncake", "mooncake", false),
+        ("prefill-decode-tensorrt-llm", "trtllm", false),
+    ] {
+        let pods = Disaggregated::start(protocol, 2, 2, &[]);
+        let pods = if has_whole { pods.with_whole(&[]) } else { pods };
+        let envoy = pods.example(folder).start();
+        let prompt = "a long beginning that is the same each time ".repeat(60);
+        let answer = ask(&envoy, &prompt, Some(("x-warmpath-debug", "1")));
+        assert!(pod(&answer).starts_with("decode-"), "{folder}");
+        assert!(
+            answer.header("x-warmpath-prefill-pod").is_some_and(|pod| pod.starts_with("prefill-")),
+            "{folder}"
+        );
+        // A short one isn't worth two steps where the decode pods can do it.
+        let short = ask(&envoy, "a few words", Some(("x-warmpath-debug", "1")));
+        let expected = if has_whole { "whole-" } else { "decode-" };
+        assert!(pod(&short).starts_with(expected), "{folder}: {}", pod(&short));
+        assert_eq!(short.header("x-warmpath-aggregated"), Some("the prompt is short"), "{folder}");
+        envoy.assert_no_trap();
     }
 }
 

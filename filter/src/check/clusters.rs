@@ -2,6 +2,7 @@
 
 use super::document::Node;
 use super::report::Report;
+use super::workflows::question_clusters;
 use crate::config::{Pattern, Router, Routing};
 use crate::prompt::delivery::Source;
 use std::collections::{HashMap, HashSet};
@@ -31,6 +32,11 @@ impl<'a> Clusters<'a> {
     /// Does this cluster take hosts from that header? One that can't be seen may.
     pub fn overrides_host(&self, name: &str, header: &str) -> bool {
         self.0.get(name).is_none_or(|cluster| overrides_host(cluster, header))
+    }
+
+    /// Whether this file lists clusters, and none of this name.
+    pub fn is_absent(&self, name: &str) -> bool {
+        !self.0.is_empty() && !self.0.contains_key(name)
     }
 
     fn check_tokenizers(&self, router: &Router, report: &mut Report) {
@@ -111,7 +117,12 @@ impl<'a> Clusters<'a> {
         self.check_metrics(router, report);
         match &router.settings().routing {
             Routing::Address { .. } => {
-                used.iter().for_each(|cluster| check_endpoints(cluster, router, report))
+                let asked: Vec<_> = question_clusters(router).collect();
+                let has_pods = |cluster: &&&Node<'_>| {
+                    cluster.text_of("name").is_none_or(|name| asked.iter().all(|asked| asked != name))
+                };
+                let of_pods = used.iter().filter(has_pods);
+                of_pods.for_each(|cluster| check_endpoints(cluster, router, report));
             }
             Routing::Cluster { .. } if !self.0.is_empty() => {
                 for pod in router.pods().iter().filter(|pod| !self.0.contains_key(pod.target.as_str())) {

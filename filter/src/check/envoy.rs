@@ -5,7 +5,7 @@ use super::document::Node;
 use super::events;
 use super::plugins::{Plugin, Role, find};
 use super::report::Report;
-use super::routes;
+use super::{routes, workflows};
 use crate::config::load;
 use crate::events::ZMQ_ROOT;
 use serde_json::Value;
@@ -38,6 +38,7 @@ pub fn check(document: &Value) -> Report {
         {
             routes::check(plugin, router, &clusters, &mut report);
             clusters.check(router, &mut report);
+            workflows::check(plugin, router, &clusters, &mut report);
         }
     }
     check_vm_ids(&plugins, &mut report);

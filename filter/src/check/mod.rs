@@ -14,6 +14,7 @@ mod events;
 mod plugins;
 mod report;
 mod routes;
+mod workflows;
 
 pub use cli::run;
 pub use envoy::check;

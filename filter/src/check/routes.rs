@@ -4,6 +4,7 @@ use super::clusters::Clusters;
 use super::document::Node;
 use super::plugins::Plugin;
 use super::report::Report;
+use super::workflows::is_for_handoffs;
 use crate::config::{Router, Routing};
 
 /// What Envoy buffers of a body where nothing is said.
@@ -20,7 +21,9 @@ pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, repo
             if leads_to_pods(&action, router, clusters) {
                 ours += 1;
                 check_times(manager, &route, &action, report);
-                check_retries(&host, &action, router, report);
+                if !is_for_handoffs(&route) {
+                    check_retries(&host, &action, router, report);
+                }
                 check_body_limit(plugin, &host, &route, router, report);
             }
         }

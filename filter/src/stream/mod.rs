@@ -48,7 +48,7 @@ pub enum Flow {
 const ROUTER_S_OWN: [&str; 2] =
     ["x-gateway-destination-endpoint-subset", "x-gateway-destination-endpoint-served"];
 /// What a request that bears a handoff has, so that a route can retry it where a handoff may be retried.
-const HANDOFF: &str = "x-warmpath-handoff";
+pub const HANDOFF: &str = "x-warmpath-handoff";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {

@@ -1,0 +1,80 @@
+//! What workflows need of the Envoy configuration around them.
+
+use super::clusters::Clusters;
+use super::document::Node;
+use super::plugins::Plugin;
+use super::report::Report;
+use crate::config::{Router, Routing};
+use crate::stream::HANDOFF;
+
+/// What a pod that a retry leaves has never seen.
+const NEVER_SEEN: [&str; 2] = ["connect-failure", "refused-stream"];
+
+/// The cluster of a protocol's questions, for each workflow that has one.
+pub fn question_clusters(router: &Router) -> impl Iterator<Item = String> + '_ {
+    let first = router.pods().first();
+    let of = move |workflow: &crate::workflow::PrefillDecode| workflow.protocol.question(first?);
+    router.workflows().iter().filter_map(of).map(|question| question.cluster)
+}
+
+/// Whether a route is for requests that bear a handoff, and no others.
+pub fn is_for_handoffs(route: &Node<'_>) -> bool {
+    let headers = route.at(&["match", "headers"]).map(|headers| headers.items()).unwrap_or_default();
+    headers.iter().any(|header| header.text_of("name") == Some(HANDOFF))
+}
+
+/// Warns of clusters that can't be seen, and of retries that would use a handoff twice.
+pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, report: &mut Report) {
+    check_clusters(router, clusters, report);
+    if router.workflows().iter().all(|workflow| !workflow.retries_decode) {
+        return;
+    }
+    let Some(manager) = &plugin.manager else { return };
+    let Some(hosts) = manager.at(&["route_config", "virtual_hosts"]) else { return };
+    for host in hosts.items() {
+        let routes = host.list("routes");
+        let Some(route) = routes.iter().find(|route| is_for_handoffs(route)) else {
+            let cure = format!(
+                "add, as the first, one that matches {{name: {HANDOFF}, present_match: true}} and has retry_on: \"{}\"",
+                NEVER_SEEN.join(",")
+            );
+            let problem = "has no route for requests with a handoff, so retries may use one twice (decode.retry_on_connect_failure)";
+            report.warn(host.path_of("routes"), format!("{problem}; {cure}"));
+            continue;
+        };
+        let Some(action) = route.field("route") else { continue };
+        let policy = action.field("retry_policy").or_else(|| host.field("retry_policy"));
+        let on = policy.as_ref().and_then(|policy| policy.text_of("retry_on")).unwrap_or_default();
+        for condition in on.split(',').map(str::trim).filter(|on| !NEVER_SEEN.contains(on) && !on.is_empty())
+        {
+            report.warn(
+                policy.as_ref().unwrap_or(&action).path_of("retry_on"),
+                format!(
+                    "has {condition:?}: a pod that has seen a handoff may have used it up, and the next would compute on what is \
+                     not its own; keep {}",
+                    NEVER_SEEN.join(",")
+                ),
+            );
+        }
+    }
+}
+
+fn check_clusters(router: &Router, clusters: &Clusters<'_>, report: &mut Report) {
+    let Routing::Address { header, .. } = &router.settings().routing else { return };
+    let of_pods = router.workflows().iter().filter_map(|workflow| workflow.cluster.clone());
+    let mut names: Vec<_> = of_pods.chain(question_clusters(router)).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        if clusters.is_absent(&name) {
+            let problem = format!("has no cluster {name:?}, by which a workflow calls prefill pods; add it");
+            report.warn("static_resources.clusters", problem);
+        } else if !clusters.overrides_host(&name, header) {
+            let problem = format!(
+                "cluster {name:?} has no override_host with the header {header}, so it is chance which pod a workflow calls; add it, \
+                 or name another"
+            );
+            report.warn("static_resources.clusters", problem);
+        }
+    }
+}
