@@ -6,7 +6,8 @@
 //! call whose profile reads the prompt is held until its body is whole. [`request`] reads the body in one pass and
 //! [`blocks`] hashes the prompt into a chain: of its text, or of the engine's own tokens where [`prompt`] has the model's
 //! tokenizer. [`workflow`] runs a profile of the [`pipeline`] on what the [`index`] says,
-//! records the outcome for the other workers, and names the pod in the routing header. When the answer comes, what was
+//! records the outcome for the other workers, and names the pod in the routing header; or two profiles choose who prefills and
+//! who decodes, and the prefill pod is called first, or at once. When the answer comes, what was
 //! recorded is confirmed, moved or withdrawn; when the stream ends, its request in flight ends.
 //!
 //! # Three layers
@@ -17,7 +18,8 @@
 //!   engines say of their load, one VM asks and all read ([`pods::Scout`], [`pods::Board`]).
 //! * **Decision** ([`pipeline`], [`config`]): small parts, put together into profiles by configuration, and refused when
 //!   they are loaded if they don't fit together.
-//! * **Execution** ([`workflow`]): selectors without side effects, plans of them, and one executor that talks to Envoy.
+//! * **Execution** ([`workflow`]): selectors without side effects, plans of them, the protocols by which engines hand over KV
+//!   ([`workflow::protocol`]), and one executor that talks to Envoy.
 //!
 //! # What is shared by whom
 //!

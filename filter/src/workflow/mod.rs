@@ -1,11 +1,12 @@
 //! How a decision becomes an action.
 //!
 //! * A [`Selector`] runs one profile: a pod, and no side effects.
-//! * A [`Workflow`] is an ordered plan of selectors; each sees what the earlier ones chose.
-//! * The [`Executor`] is the only one of them that talks to Envoy: it asks the index, runs the plan, records the
-//!   outcome for the other workers, and sets the routing header.
+//! * A [`Plan`] is an ordered list of selectors; each sees what the earlier ones chose. One step is the plan of every
+//!   ordinary request; [`PrefillDecode`] has two.
+//! * The [`Executor`] asks the index, runs the steps, records the outcome for the other workers, and sets the routing header.
+//! * A [`protocol`] says what is different in the request of each of the two pods.
 //!
-//! One pod and one step is the plan of every ordinary request; it is the degenerate case, not a special one.
+//! What follows a callout's answer, and a failure, is in [`crate::stream`]: it is the request's life.
 
 mod executor;
 mod plan;
