@@ -78,13 +78,27 @@ for number, text in enumerate([
     ' vllm:lora_requests_info { max_lora = "4" , running_lora_adapters="a\\\\b,c\\"", } 1.5e9 -3 # {x="y"} 1\r\n',
 ]):
     put("metrics", f"made-{number}", text.encode())
+
+# A body and an answer for each protocol.
+for number, (body, answer) in enumerate([
+    ('{"model":"m","messages":[],"max_tokens":9,"stream":true,"stream_options":{},"kv_transfer_params":{"do_remote_prefill":true}}',
+     '{"kv_transfer_params":{"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1}}'),
+    ('{"prompt":[1,2],"vllm_xargs":{"a":1,"kv_transfer_params":""},"n":1}', '{"choices":[{"finish_reason":"length"}]}'),
+    ('{"text":"a","sampling_params":{"n":1},"bootstrap_room":1,"bootstrap_host":"h"}', ''),
+    ('{"prompt":"a","max_tokens":9,"disaggregated_params":{}}',
+     '{"choices":[{"finish_reason":"length","disaggregated_params":{"request_type":"context_only","ctx_usage":null}}],'
+     '"usage":{},"prompt_token_ids":[[1]]}'),
+    ('{"messages":[],"tool_choice":{"type":"tool"}}', '{"0":{"engine_id":"e","worker_addr":{}}}'),
+]):
+    put("handoff", f"made-{number}", body.encode() + b"\0" + answer.encode())
 PYTHON
 
-for target in feed json metrics msgpack zmtp; do
+for target in feed handoff json metrics msgpack zmtp; do
   step "$target"
   dictionary=()
   case $target in
     json|msgpack) dictionary=(-dict=events.dict) ;;
+    handoff) dictionary=(-dict=handoff.dict) ;;
     metrics) dictionary=(-dict=metrics.dict) ;;
   esac
   cargo fuzz run --sanitizer none "$target" -- \

@@ -21,6 +21,7 @@ use crate::pods::{Pod, Verdict};
 use crate::request::{Endpoint, Outline};
 use crate::workflow::protocol::{Body, Handoff, Leg, Order, Pair};
 use crate::workflow::{Aggregated, Executor, PrefillDecode, RANK_HEADER, Sent, recorded};
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -281,6 +282,9 @@ impl Stream {
             Some(Handoff::Decode(leg)) => self.hand_over(host, fleet, router, workflow, &remote, bytes, leg),
             _ => false,
         };
+        if gone_on {
+            self.keep(workflow, &remote, Cow::Borrowed(bytes));
+        }
         self.remote = Some(Box::new(remote));
         if gone_on { Flow::Continue } else { self.fail(host, fleet, "the request could not be edited") }
     }
@@ -317,7 +321,6 @@ impl Stream {
         }
         sent.began = fleet.ticks();
         self.sent = Some(sent);
-        self.kept = self.keep(workflow, remote, &pair.body);
         if let Some(progress) = &mut self.progress {
             progress.watch(&plugin.waiting, &plugin.settings, &sent, remote.streams);
         }
@@ -335,17 +338,23 @@ impl Stream {
         true
     }
 
-    /// Keeps what it takes to start a request again at a pod that does all of it, where there are such pods.
-    fn keep(&self, workflow: &PrefillDecode, remote: &Remote, body: &Body<'_>) -> Option<Kept> {
+    /// Keeps what it takes to start the request again at a pod that does all of it, where there are such pods.
+    fn keep(&mut self, workflow: &PrefillDecode, remote: &Remote, bytes: Cow<'_, [u8]>) {
         let total = self.plugin.kept.clone();
-        let after = total.get().saturating_add(body.bytes.len());
+        let after = total.get().saturating_add(bytes.len());
         if workflow.on_failure.is_none() || after > MOST_KEPT {
-            return None;
+            return;
         }
-        let body = body.edited(workflow.protocol.strip(body), Vec::new());
-        total.set(total.get().saturating_add(body.len()));
-        let headers = remote.headers.clone();
-        Some(Kept { workflow: workflow.position, headers, body, streams: remote.streams, total })
+        total.set(after);
+        self.kept = Some(Kept {
+            workflow: workflow.position,
+            headers: remote.headers.clone(),
+            body: bytes.into_owned(),
+            outline: remote.outline.clone(),
+            endpoint: remote.endpoint,
+            streams: remote.streams,
+            total,
+        });
     }
 
     /// No prefill pod gave a handoff: the request is to be decided anew, in one step.
@@ -516,6 +525,7 @@ impl Stream {
                 let gone_on = self.hand_over(host, fleet, router, workflow, &remote, &bytes, leg);
                 end_prefill(host, fleet, &mut remote, true);
                 if gone_on {
+                    self.keep(workflow, &remote, Cow::Owned(bytes));
                     return Flow::Continue;
                 }
                 fleet.metrics.add(host, Metric::HandoffsLost, 1);

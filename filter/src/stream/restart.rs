@@ -12,6 +12,8 @@ use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host};
 use crate::metrics::Metric;
 use crate::pipeline::{Body, Input, Slots};
+use crate::request::{Endpoint, Outline};
+use crate::workflow::protocol;
 use crate::workflow::{Executor, PrefillDecode, Sent};
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -30,8 +32,10 @@ pub(super) struct Kept {
     pub workflow: usize,
     /// As the client sent them.
     pub headers: HeaderMap,
-    /// What a pod gets that does all of it.
+    /// As the client sent it.
     pub body: Vec<u8>,
+    pub outline: Outline,
+    pub endpoint: Endpoint,
     pub streams: bool,
     /// Where the bytes of all kept bodies are counted.
     pub total: Rc<std::cell::Cell<usize>>,
@@ -107,7 +111,9 @@ impl Stream {
         }
         forwarded(&kept.headers, workflow, &mut headers);
         let cluster = workflow.cluster.as_deref().unwrap_or(&pod.target);
-        host.call(cluster, &headers, &kept.body, TIMEOUT).ok()
+        let body = protocol::Body { endpoint: kept.endpoint, bytes: &kept.body, outline: &kept.outline };
+        let stripped = body.edited(workflow.protocol.strip(&body), Vec::new());
+        host.call(cluster, &headers, &stripped, TIMEOUT).ok()
     }
 
     /// The pod that did all of it answered, or didn't.
