@@ -118,11 +118,7 @@ pub fn refuse(host: &impl Host, refused: &Refused, retry_after: u32) -> Flow {
     let body = serde_json::json!({
         "error": {"message": message, "type": "service_unavailable", "param": null, "code": "no_pod"}
     });
-    let headers = [("content-type", "application/json")];
-    match host.respond(503, &headers, body.to_string().as_bytes(), "warmpath_no_pod") {
-        Ok(()) => Flow::Pause,
-        Err(_) => Flow::Continue,
-    }
+    answer(host, 503, &[("content-type", "application/json")], &body, "warmpath_no_pod")
 }
 
 /// Answers a request that can't be served by a workflow: 4xx where that is because of what it is.
@@ -131,9 +127,18 @@ pub fn reject(host: &impl Host, status: u32, why: &str) -> Flow {
     let body = serde_json::json!({
         "error": {"message": why, "type": kind, "param": null, "code": "not_served"}
     });
-    let headers = [("content-type", "application/json")];
-    // It must not go on as it is, whatever fails.
-    if host.respond(status, &headers, body.to_string().as_bytes(), "warmpath_not_served").is_err() {
+    answer(host, status, &[("content-type", "application/json")], &body, "warmpath_not_served")
+}
+
+/// Answers. What is refused doesn't go on, whatever fails.
+fn answer(
+    host: &impl Host,
+    status: u32,
+    headers: &[(&str, &str)],
+    body: &serde_json::Value,
+    details: &str,
+) -> Flow {
+    if host.respond(status, headers, body.to_string().as_bytes(), details).is_err() {
         let _ = host.reset_request();
     }
     Flow::Pause
@@ -154,8 +159,5 @@ fn too_many(host: &impl Host, message: &str, retry_after: u32) -> Flow {
     });
     let seconds = retry_after.to_string();
     let headers = [("content-type", "application/json"), ("retry-after", seconds.as_str())];
-    match host.respond(429, &headers, body.to_string().as_bytes(), "warmpath_shed") {
-        Ok(()) => Flow::Pause,
-        Err(_) => Flow::Continue,
-    }
+    answer(host, 429, &headers, &body, "warmpath_shed")
 }

@@ -62,10 +62,12 @@ metrics! {
     AggregatedSame Counter "aggregated_same" "The same: one pod was the best for both steps.";
     AggregatedUnfit Counter "aggregated_unfit" "The same: the request is none that can be split; see the debug header.";
     AggregatedNoPrefill Counter "aggregated_no_prefill" "The same, or refused: no prefill pod was to be had.";
+    AggregatedNoDecode Counter "aggregated_no_decode" "The same, or refused: no decode pod was to be had.";
     AggregatedFailed Counter "aggregated_failed" "The same, or refused: prefill was tried, and failed.";
     AggregatedNothing Counter "aggregated_nothing" "The same: the prefill ended with its first token, and had nothing to hand over.";
     PrefillTime Histogram "prefill_milliseconds" "Time from the call of a prefill pod to its answer.";
     PrefillsFailed Counter "prefills_failed" "Prefills that were answered with 5xx, 429 or 408, broke off, or took too long.";
+    PrefillsUncalled Counter "prefills_uncalled" "Prefills for which Envoy took no call: the cluster is unknown, empty, or at its circuit breaker's bound; the log says which.";
     PrefillsRetried Counter "prefills_retried" "Prefills that were tried at another pod.";
     PrefillsRefused Counter "prefills_refused" "Prefills that were answered with another 4xx, which went to the client.";
     PrefillsUnusable Counter "prefills_unusable" "Prefills whose answer was none of the protocol's; the log says why.";

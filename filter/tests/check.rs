@@ -298,7 +298,12 @@ fn retries_that_would_use_a_handoff_twice_are_warned_of() {
     for (from, to, words) in [
         ("retry_on: connect-failure,refused-stream\n", "retry_on: connect-failure,reset\n", "has \"reset\""),
         ("name: x-warmpath-handoff", "name: x-other", "has no route for requests with a handoff"),
-        (r#""cluster": "pods","#, r#""cluster": "elsewhere","#, "has no cluster \"elsewhere\""),
+        (
+            "present_match: true",
+            "present_match: true, invert_match: true",
+            "has no route for requests with a handoff",
+        ),
+        (r#"{"cluster": "prefill"}"#, r#"{"cluster": "elsewhere"}"#, "has no cluster \"elsewhere\""),
     ] {
         assert!(text.contains(from), "{from:?} is no longer in the example");
         let (code, out, _) = checked(&text.replacen(from, to, 1));

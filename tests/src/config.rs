@@ -24,13 +24,19 @@ impl Config {
 
     /// Makes `addresses` the endpoints of the cluster `pods` and the pods of the filter, as `pod-1` and so on.
     pub fn set_pods(&mut self, addresses: &[SocketAddr]) {
-        let endpoints: Vec<_> = addresses.iter().map(|address| endpoint(*address)).collect();
-        set(self.cluster(), "/load_assignment/endpoints/0/lb_endpoints", Value::Array(endpoints));
+        self.set_endpoints("pods", addresses);
         let pods = addresses
             .iter()
             .zip(1..)
             .map(|(a, n)| json!({"name": format!("pod-{n}"), "address": a.to_string()}));
         self.edit_plugin("/pods", pods.collect());
+    }
+
+    /// Makes `addresses` the endpoints of a cluster.
+    pub fn set_endpoints(&mut self, cluster: &str, addresses: &[SocketAddr]) {
+        let endpoints: Vec<_> = addresses.iter().map(|address| endpoint(*address)).collect();
+        let cluster = find(&mut self.root["static_resources"]["clusters"], cluster);
+        set(cluster, "/load_assignment/endpoints/0/lb_endpoints", Value::Array(endpoints));
     }
 
     /// Names the module that Envoy loads.

@@ -44,7 +44,17 @@ impl Disaggregated {
     #[track_caller]
     pub fn example(&self, name: &str) -> Builder {
         let file = root().join("examples").join(name).join("envoy.yaml");
-        self.in_front(Envoy::from_template(&file))
+        let mut builder = Envoy::from_template(&file).plugin("/pods", json!(self.pods()));
+        for role in ["prefill", "decode", "whole"] {
+            let addresses: Vec<_> = self.of_role(role).map(|(_, address, _)| address).collect();
+            if !addresses.is_empty() {
+                builder = builder.endpoints(role, &addresses);
+            }
+        }
+        if self.protocol == "mooncake" {
+            builder = builder.endpoints("bootstrap", &self.bootstrap_servers());
+        }
+        builder
     }
 
     /// An Envoy with a workflow `pd` over these pods; `more` is merged into it.
@@ -81,47 +91,62 @@ impl Disaggregated {
         if self.protocol == "trtllm" { "tensorrt-llm" } else { self.protocol }
     }
 
-    /// Puts these pods into a configuration.
+    /// Puts these pods into the shipped configuration: all in one cluster.
     fn in_front(&self, builder: Builder) -> Builder {
-        let mut pods = Vec::new();
-        let mut addresses: Vec<SocketAddr> = Vec::new();
-        let roles = [
-            ("prefill", Some(&self.prefill)),
-            ("decode", Some(&self.decode)),
-            ("whole", self.whole.as_ref()),
-        ];
-        for (role, of) in roles {
-            for (i, address) in of.map(Pods::addresses).into_iter().flatten().enumerate() {
-                let mut labels = json!({"role": role});
-                let stats = of.map(|pods| pods.get(i, "/sim/stats")).unwrap_or_default();
-                if let Some(port) = stats["kv_port"].as_u64() {
-                    labels["kv_port"] = json!(port.to_string());
-                }
-                pods.push(json!({"name": format!("{role}-{}", i + 1), "address": address.to_string(), "labels": labels}));
-                addresses.push(*address);
-            }
-        }
-        for address in &self.gone {
-            pods.push(json!({"name": "gone", "address": address.to_string(), "labels": {"role": "decode"}, "weight": 100}));
-            addresses.push(*address);
-        }
-        let builder = builder.addresses(&addresses).plugin("/pods", json!(pods));
+        let roles = ["prefill", "decode", "whole"];
+        let addresses: Vec<_> =
+            roles.iter().flat_map(|role| self.of_role(role)).map(|(_, address, _)| address).collect();
+        let builder = builder.addresses(&addresses).plugin("/pods", json!(self.pods()));
         if self.protocol == "mooncake" {
             return builder.edit("/static_resources/clusters/1", self.bootstrap_cluster());
         }
         builder
     }
 
+    /// The pods of a role: names, addresses, and what more is known of them.
+    fn of_role<'a>(&'a self, role: &'a str) -> impl Iterator<Item = (String, SocketAddr, Value)> + 'a {
+        let of = match role {
+            "prefill" => Some(&self.prefill),
+            "decode" => Some(&self.decode),
+            _ => self.whole.as_ref(),
+        };
+        let there = of.into_iter().flat_map(move |pods| {
+            pods.addresses().iter().enumerate().map(move |(i, address)| {
+                let mut labels = json!({"role": role, "rack": format!("rack-{i}")});
+                if let Some(port) = pods.get(i, "/sim/stats")["kv_port"].as_u64() {
+                    labels["kv_port"] = json!(port.to_string());
+                }
+                (format!("{role}-{}", i + 1), *address, json!({"labels": labels}))
+            })
+        });
+        let gone = self.gone.iter().filter(move |_| role == "decode");
+        let unreachable = json!({"labels": {"role": "decode", "rack": "rack-0"}, "weight": 100});
+        there.chain(gone.map(move |address| ("gone".to_owned(), *address, unreachable.clone())))
+    }
+
+    /// All pods, as the filter's configuration has them.
+    fn pods(&self) -> Vec<Value> {
+        let all = ["prefill", "decode", "whole"].into_iter().flat_map(|role| self.of_role(role));
+        let listed = all.map(|(name, address, mut pod)| {
+            pod["name"] = json!(name);
+            pod["address"] = json!(address.to_string());
+            pod
+        });
+        listed.collect()
+    }
+
+    fn bootstrap_servers(&self) -> Vec<SocketAddr> {
+        let server = |pod| {
+            let stats = self.prefill.get(pod, "/sim/stats");
+            stats["bootstrap"].as_str().and_then(|address| address.parse().ok()).expect("an address")
+        };
+        (0..self.prefill.addresses().len()).map(server).collect()
+    }
+
     /// The cluster of the prefill pods' bootstrap servers.
     fn bootstrap_cluster(&self) -> Value {
-        let endpoints: Vec<_> = (0..self.prefill.addresses().len())
-            .map(|i| {
-                let stats = self.prefill.get(i, "/sim/stats");
-                let address: SocketAddr =
-                    stats["bootstrap"].as_str().expect("an address").parse().expect("an address");
-                json!({"endpoint": {"address": {"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}}}})
-            })
-            .collect();
+        let endpoint = |address: SocketAddr| json!({"endpoint": {"address": {"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}}}});
+        let endpoints: Vec<_> = self.bootstrap_servers().into_iter().map(endpoint).collect();
         let policy = |name: &str, config: Value| json!({"typed_extension_config": {"name": format!("envoy.load_balancing_policies.{name}"), "typed_config": config}});
         let round_robin = policy(
             "round_robin",

@@ -134,6 +134,12 @@ impl Builder {
         self
     }
 
+    /// Makes these the endpoints of a cluster.
+    pub fn endpoints(mut self, cluster: &str, addresses: &[SocketAddr]) -> Self {
+        self.config.set_endpoints(cluster, addresses);
+        self
+    }
+
     /// Number of workers.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers;

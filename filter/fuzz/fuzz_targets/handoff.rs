@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use warmpath::config::Mistakes;
 use warmpath::pods::Pod;
 use warmpath::request::{Edit, Endpoint, Outline};
-use warmpath::workflow::protocol::{Body, FIELDS, Handoff, PROTOCOLS, Pair, Protocol};
+use warmpath::workflow::protocol::{Body, FIELDS, Fields, Handoff, PROTOCOLS, Pair, Protocol};
 
 /// Fields of an object by their last value, as engines read it.
 fn fields(body: &[u8]) -> Option<BTreeMap<String, &str>> {
@@ -63,7 +63,7 @@ fuzz_target!(|bytes: &[u8]| {
         // Texts that aren't Unicode pass us, and no engine.
         let Some(before) = fields(text) else { continue };
         for endpoint in [Endpoint::Chat, Endpoint::Completions, Endpoint::Responses, Endpoint::Messages, Endpoint::Generate] {
-            let body = Body { endpoint, bytes: text, outline: &outline };
+            let body = Body { endpoint, fields: Fields { bytes: text, outline: &outline } };
             let _ = (body.unfit(), protocol.unfit(&body));
             check(&*protocol, &body, &before, Vec::new());
             let pair = Pair { body, prefill: &prefill, decode: &decode, secret: 7, learnt: "e" };

@@ -121,8 +121,8 @@ impl<'a> Clusters<'a> {
                 let has_pods = |cluster: &&&Node<'_>| {
                     cluster.text_of("name").is_none_or(|name| asked.iter().all(|asked| asked != name))
                 };
-                let of_pods = used.iter().filter(has_pods);
-                of_pods.for_each(|cluster| check_endpoints(cluster, router, report));
+                let of_pods: Vec<_> = used.iter().filter(has_pods).copied().collect();
+                check_endpoints(&of_pods, router, report);
             }
             Routing::Cluster { .. } if !self.0.is_empty() => {
                 for pod in router.pods().iter().filter(|pod| !self.0.contains_key(pod.target.as_str())) {
@@ -180,12 +180,16 @@ fn check_breakers(cluster: &Node<'_>, report: &mut Report) {
     }
 }
 
-/// A pod that the cluster doesn't list is never reached: `override_host` skips addresses it doesn't know.
-fn check_endpoints(cluster: &Node<'_>, router: &Router, report: &mut Report) {
-    let Some(localities) = cluster.at(&["load_assignment", "endpoints"]) else { return };
-    let known: HashSet<String> = localities
-        .items()
+/// A pod that no cluster lists is never reached: `override_host` skips addresses it doesn't know.
+fn check_endpoints(clusters: &[&Node<'_>], router: &Router, report: &mut Report) {
+    let lists: Option<Vec<_>> =
+        clusters.iter().map(|cluster| cluster.at(&["load_assignment", "endpoints"])).collect();
+    // Endpoints that come from elsewhere can't be seen.
+    let Some(lists) = lists else { return };
+    let Some(first) = lists.first() else { return };
+    let known: HashSet<String> = lists
         .iter()
+        .flat_map(|localities| localities.items())
         .flat_map(|locality| locality.list("lb_endpoints"))
         .filter_map(|endpoint| {
             let address = endpoint.at(&["endpoint", "address", "socket_address"])?;
@@ -195,7 +199,7 @@ fn check_endpoints(cluster: &Node<'_>, router: &Router, report: &mut Report) {
         .collect();
     for pod in router.pods().iter().filter(|pod| !known.contains(&pod.target)) {
         report.warn(
-            &localities.path,
+            &first.path,
             format!(
                 "lacks {}, the pod {:?}: requests meant for it go to another; add the endpoint",
                 pod.target, pod.name

@@ -75,6 +75,12 @@ impl<'a> Node<'a> {
     }
 
     /// A whole number, which protobuf's JSON may spell as a string.
+    /// A boolean, as JSON or in words.
+    pub fn is(&self, wanted: bool) -> bool {
+        self.value.as_bool() == Some(wanted)
+    }
+
+    /// A number, where it is one.
     pub fn number(&self) -> Option<u64> {
         self.value.as_u64().or_else(|| self.text()?.parse().ok())
     }

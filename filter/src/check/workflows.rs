@@ -6,21 +6,26 @@ use super::plugins::Plugin;
 use super::report::Report;
 use crate::config::{Router, Routing};
 use crate::stream::HANDOFF;
+use crate::workflow::PrefillDecode;
 
 /// What a pod that a retry leaves has never seen.
 const NEVER_SEEN: [&str; 2] = ["connect-failure", "refused-stream"];
 
-/// The cluster of a protocol's questions, for each workflow that has one.
+/// Clusters in which there are no pods, but what protocols ask.
 pub fn question_clusters(router: &Router) -> impl Iterator<Item = String> + '_ {
-    let first = router.pods().first();
-    let of = move |workflow: &crate::workflow::PrefillDecode| workflow.protocol.question(first?);
-    router.workflows().iter().filter_map(of).map(|question| question.cluster)
+    router.workflows().iter().flat_map(|workflow| workflow.protocol.clusters()).map(str::to_owned)
 }
 
 /// Whether a route is for requests that bear a handoff, and no others.
 pub fn is_for_handoffs(route: &Node<'_>) -> bool {
     let headers = route.at(&["match", "headers"]).map(|headers| headers.items()).unwrap_or_default();
-    headers.iter().any(|header| header.text_of("name") == Some(HANDOFF))
+    let is_present = |header: &Node<'_>| {
+        let inverted = header.field("invert_match").is_some_and(|inverted| inverted.is(true));
+        header.text_of("name") == Some(HANDOFF)
+            && header.field("present_match").is_none_or(|present| present.is(true))
+            && !inverted
+    };
+    headers.iter().any(is_present)
 }
 
 /// Warns of clusters that can't be seen, and of retries that would use a handoff twice.
@@ -33,7 +38,8 @@ pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, repo
     let Some(hosts) = manager.at(&["route_config", "virtual_hosts"]) else { return };
     for host in hosts.items() {
         let routes = host.list("routes");
-        let Some(route) = routes.iter().find(|route| is_for_handoffs(route)) else {
+        // Behind one that takes all it is never met.
+        let Some(route) = routes.first().filter(|route| is_for_handoffs(route)) else {
             let cure = format!(
                 "add, as the first, one that matches {{name: {HANDOFF}, present_match: true}} and has retry_on: \"{}\"",
                 NEVER_SEEN.join(",")
@@ -61,13 +67,17 @@ pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, repo
 
 fn check_clusters(router: &Router, clusters: &Clusters<'_>, report: &mut Report) {
     let Routing::Address { header, .. } = &router.settings().routing else { return };
-    let of_pods = router.workflows().iter().filter_map(|workflow| workflow.cluster.clone());
+    let of = |workflow: &PrefillDecode| {
+        let clusters = [&workflow.prefill_cluster, &workflow.aggregated_cluster];
+        clusters.into_iter().flatten().cloned().collect::<Vec<_>>()
+    };
+    let of_pods = router.workflows().iter().flat_map(of);
     let mut names: Vec<_> = of_pods.chain(question_clusters(router)).collect();
     names.sort_unstable();
     names.dedup();
     for name in names {
         if clusters.is_absent(&name) {
-            let problem = format!("has no cluster {name:?}, by which a workflow calls prefill pods; add it");
+            let problem = format!("has no cluster {name:?}, by which a workflow calls pods; add it");
             report.warn("static_resources.clusters", problem);
         } else if !clusters.overrides_host(&name, header) {
             let problem = format!(

@@ -8,7 +8,8 @@ use crate::blocks::BlockSize;
 use crate::pipeline::{Decision, Profile, Refused, Scratch, Seen, Slots, World};
 use crate::pods::{BreakerSettings, Found, Pod};
 use crate::prompt::delivery::Source;
-use crate::request::Limits;
+use crate::request::{Edit, Limits};
+use crate::workflow::protocol::{FIELDS, Fields};
 use crate::workflow::{Plan, PrefillDecode};
 use std::collections::BTreeMap;
 
@@ -180,6 +181,33 @@ impl Router {
     /// A profile by its position.
     pub fn profile(&self, position: usize) -> Option<&Profile> {
         self.profiles.get(position)
+    }
+
+    /// Whether some of its pods hand over KV: then nothing that a client may not say reaches any pod.
+    pub fn is_guarded(&self) -> bool {
+        !self.workflows.is_empty()
+    }
+
+    /// Fields of bodies that are looked at where that is so.
+    pub fn guarded_fields(&self) -> Vec<&'static str> {
+        let own = self.workflows.iter().flat_map(|workflow| workflow.protocol.own_fields());
+        FIELDS.iter().chain(own).copied().collect()
+    }
+
+    /// Headers that only a router may set there.
+    pub fn guarded_headers(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.workflows.iter().flat_map(|workflow| workflow.protocol.own_headers()).copied()
+    }
+
+    /// What takes out of a body what only a router may say.
+    pub fn strip(&self, body: &Fields<'_>) -> Vec<Edit<'static>> {
+        let mut edits: Vec<Edit<'static>> = Vec::new();
+        for edit in self.workflows.iter().flat_map(|workflow| workflow.protocol.strip(body)) {
+            if edits.iter().all(|other| other.name() != edit.name()) {
+                edits.push(edit);
+            }
+        }
+        edits
     }
 
     /// The workflows that some request can come to.

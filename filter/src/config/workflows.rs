@@ -7,7 +7,7 @@ use super::raw::RawPart;
 use super::router::Routing;
 use crate::pipeline::{Profile, SlotId};
 use crate::pods::Pod;
-use crate::workflow::protocol::{FIELDS, PROTOCOLS, Protocol};
+use crate::workflow::protocol::{PROTOCOLS, Protocol};
 use crate::workflow::{PrefillDecode, Worth};
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,6 +40,7 @@ pub struct RawWorkflow {
 #[serde(deny_unknown_fields, default)]
 pub struct RawPrefill {
     pub profile: String,
+    pub cluster: Option<String>,
     pub timeout_seconds: u64,
     pub attempts: usize,
     pub on_failure: OnFailure,
@@ -49,6 +50,7 @@ impl Default for RawPrefill {
     fn default() -> Self {
         Self {
             profile: "prefill".to_owned(),
+            cluster: None,
             timeout_seconds: 60,
             attempts: 2,
             on_failure: OnFailure::Aggregated,
@@ -84,7 +86,10 @@ impl Default for RawDecode {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawAggregated {
-    pub profile: String,
+    #[serde(default)]
+    pub profile: Option<String>,
+    #[serde(default)]
+    pub cluster: Option<String>,
 }
 
 /// When prefill elsewhere is worth it.
@@ -143,42 +148,43 @@ fn workflow(
     within(&at("prefill.attempts"), raw.prefill.attempts, 1, MAX_ATTEMPTS, mistakes);
     let Worth { min_share, max_slowdown, .. } = worth(&raw.remote_prefill, &at, mistakes);
     let protocol = protocol?;
-    let aggregated = match &raw.aggregated {
-        Some(step) => profiles.find(&at("aggregated.profile"), &step.profile, mistakes),
+    let named = raw.aggregated.as_ref().and_then(|step| step.profile.as_deref());
+    let aggregated = match named {
+        Some(name) => profiles.find(&at("aggregated.profile"), name, mistakes),
         None => decode.filter(|_| protocol.decodes_alone()),
     };
-    if raw.aggregated.is_none() && !protocol.decodes_alone() && raw.remote_prefill.is_set() {
+    if named.is_none() && !protocol.decodes_alone() && raw.remote_prefill.is_set() {
         let cure = "name in aggregated.profile a profile of pods that serve requests alone";
         mistakes.add(
             at("remote_prefill"),
             format!("can't be followed: pods that decode by this protocol can't; {cure}"),
         );
     }
-    let cluster = match (routing, raw.cluster.as_deref().or(pods_of)) {
-        (Routing::Address { .. }, None) => {
-            let cure = "name the Envoy cluster with override_host that has the pods";
-            mistakes.add(at("cluster"), format!("is missing; {cure}"));
-            None
-        }
-        (Routing::Cluster { .. }, _) if raw.cluster.is_some() => {
-            let cure = "is of no use where routing.by is \"cluster\", since each pod is its own; remove it";
-            mistakes.add(at("cluster"), cure);
-            None
-        }
-        (Routing::Cluster { .. }, _) => None,
-        (Routing::Address { .. }, cluster) => cluster.map(str::to_owned),
-    };
-    for pod in profiles.pods().iter().filter(|pod| takes_part(pod)) {
+    let of_aggregated = raw.aggregated.as_ref().and_then(|step| step.cluster.as_deref());
+    let clusters = Clusters { routing, common: raw.cluster.as_deref().or(pods_of) };
+    if raw.cluster.is_some() && matches!(routing, Routing::Cluster { .. }) {
+        mistakes.add(at("cluster"), ITS_OWN);
+    }
+    let prefill_cluster = clusters.choose(&at("prefill.cluster"), raw.prefill.cluster.as_deref(), mistakes);
+    if prefill_cluster.is_none() && matches!(routing, Routing::Address { .. }) {
+        let cure = "name the Envoy cluster with override_host that has the pods";
+        mistakes.add(at("cluster"), format!("is missing; {cure}"));
+    }
+    let aggregated_cluster = clusters.choose(&at("aggregated.cluster"), of_aggregated, mistakes);
+    // Of pods that are found, those that can't are left out; of those that were listed, somebody meant them to.
+    let unfit = |pod: &&Pod| protocol.unfit_pod(pod).is_some();
+    for pod in profiles.pods().iter().filter(|pod| !pod.found && takes_part(pod)) {
         if let Some(why) = protocol.unfit_pod(pod) {
             mistakes.add(at("protocol"), why);
         }
     }
-    let fields = FIELDS.iter().chain(protocol.own_fields()).copied().collect();
+    let unfit =
+        (0..).zip(profiles.pods()).filter(|(_, pod)| unfit(pod)).map(|(position, _)| position).collect();
     let (prefill, decode) = (prefill?, decode?);
     (mistakes.count() == before).then(|| PrefillDecode {
         name: name.to_owned(),
         position,
-        fields,
+        unfit,
         prefill,
         decode,
         aggregated,
@@ -187,9 +193,33 @@ fn workflow(
         attempts: raw.prefill.attempts,
         retries_decode: raw.decode.retry_on_connect_failure,
         worth: Worth { min_tokens: raw.remote_prefill.min_tokens as f32, min_share, max_slowdown },
-        cluster,
+        prefill_cluster,
+        aggregated_cluster,
         protocol,
     })
+}
+
+/// What is wrong with a cluster where each pod is one.
+const ITS_OWN: &str = "is of no use where routing.by is \"cluster\", since each pod is its own; remove it";
+
+/// By which clusters pods are called.
+struct Clusters<'a> {
+    routing: &'a Routing,
+    common: Option<&'a str>,
+}
+
+impl Clusters<'_> {
+    fn choose(&self, path: &str, own: Option<&str>, mistakes: &mut Mistakes) -> Option<String> {
+        match self.routing {
+            Routing::Address { .. } => own.or(self.common).map(str::to_owned),
+            Routing::Cluster { .. } => {
+                if own.is_some() {
+                    mistakes.add(path, ITS_OWN);
+                }
+                None
+            }
+        }
+    }
 }
 
 impl RawWorth {
@@ -235,9 +265,9 @@ fn protocol(raw: &RawPart, path: &str, mistakes: &mut Mistakes) -> Option<Box<dy
     }
 }
 
-/// Whether a pod prefills by what the built-in profiles go by.
+/// Whether a pod has a part in workflows, by what the built-in profiles go by.
 fn takes_part(pod: &Pod) -> bool {
-    pod.labels.get("role").is_some_and(|role| role == "prefill" || role == "both")
+    pod.labels.get("role").is_some_and(|role| matches!(role.as_str(), "prefill" | "decode" | "both"))
 }
 
 /// A profile that looks at an earlier step's pod is of no use where there is none.

@@ -230,6 +230,10 @@ impl Drop for Plugin {
     fn drop(&mut self) {
         if let Ok(mut fleet) = self.fleet.try_borrow_mut() {
             fleet.forget(self.id);
+            // Nobody else knows of them.
+            for (_, progress) in self.orphans.take() {
+                progress.forget(&mut fleet);
+            }
         }
     }
 }

@@ -81,11 +81,18 @@ impl Plugin {
         speed
     }
 
-    /// A request was sent to this pod.
-    pub fn sent(&self, position: usize, now: u64) {
-        if let Ok(mut current) = self.current.try_borrow_mut() {
+    /// A request was sent to this pod, which is named by its position in `router`.
+    pub fn sent(&self, router: &Rc<Router>, position: usize, now: u64) {
+        if let Ok(mut current) = self.current.try_borrow_mut()
+            && let Some(position) = current.position(router, position)
+        {
             current.breaker.sent(position, now);
         }
+    }
+
+    /// The present position of a pod that `router` knows by another.
+    pub fn now_at(&self, router: &Rc<Router>, position: usize) -> Option<usize> {
+        self.with_current(|current| current.position(router, position)).flatten()
     }
 
     /// What a request told of a pod, which is named by its position in `router`.

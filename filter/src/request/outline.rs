@@ -84,6 +84,11 @@ impl Outline {
         Ok(Self { fields, count, close })
     }
 
+    /// Whether any field of those names stands there.
+    pub fn has_any(&self) -> bool {
+        !self.fields.is_empty()
+    }
+
     /// The JSON text of a field; of several the last, as engines read it.
     pub fn value<'b>(&self, body: &'b [u8], name: &str) -> Option<&'b [u8]> {
         let field = self.fields.iter().rev().find(|field| field.name == name)?;

@@ -7,21 +7,21 @@ use crate::blocks::{BlockSize, Chain};
 use crate::config::Router;
 use crate::explain;
 use crate::fleet::Fleet;
-use crate::host::{HeaderMap, Headers, Host};
+use crate::host::{HeaderMap, Host};
 use crate::metrics::Metric;
-use crate::pipeline::{Body, Input, Profile, Slots};
+use crate::pipeline::{Body, Input, Positions, Profile, Slots};
 use crate::plugin::Plugin;
 use crate::request::{Endpoint, Outline};
 use crate::workflow::protocol;
 use crate::workflow::{Aggregated, Executor, Outcome, Plan, PrefillDecode, Sent, TwoSteps};
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::fmt;
 use std::rc::Rc;
 
 /// A request whose body was read.
 pub(super) struct Read<'a> {
     pub endpoint: Endpoint,
-    pub bytes: &'a [u8],
     pub body: &'a dyn Body,
 }
 
@@ -35,14 +35,25 @@ pub(super) enum Unread {
 }
 
 impl Unread {
-    /// Status and words of who can't go on without the body.
-    fn answer(&self) -> (u32, &str) {
+    /// What who can't go on without the body answers.
+    fn status(&self) -> u32 {
         match self {
-            Self::Malformed(why) => (400, why),
-            Self::TooLarge => (413, "request body: longer than limits.max_body_bytes"),
-            Self::NotJson => (415, "request body: not JSON, or compressed"),
-            Self::Unheld => (503, "the request body could not be read"),
+            Self::Malformed(_) => 400,
+            Self::TooLarge => 413,
+            Self::NotJson => 415,
+            Self::Unheld => 503,
         }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed(why) => why,
+            Self::TooLarge => "request body: longer than limits.max_body_bytes",
+            Self::NotJson => "request body: not JSON, or compressed",
+            Self::Unheld => "the request body could not be read",
+        })
     }
 }
 
@@ -56,7 +67,7 @@ struct Desk<'a, H: Host> {
 
 impl<H: Host> Desk<'_, H> {
     fn executor(&self) -> Executor<'_, H> {
-        Executor { host: self.host, plugin: self.plugin, router: self.router }
+        Executor { host: self.host, plugin: self.plugin, router: self.router, without: Positions::default() }
     }
 
     /// Fills what a profile reads of the request.
@@ -68,8 +79,8 @@ impl<H: Host> Desk<'_, H> {
 }
 
 impl Stream {
-    /// Decides; `read` is `None` where the body is none that is read, or could not be.
-    pub(super) fn decide(&mut self, host: &impl Host, read: Option<&Read<'_>>) -> Flow {
+    /// Decides. `read` is `None` where the body is none that is understood, and `bytes` where it wasn't read at all.
+    pub(super) fn decide(&mut self, host: &impl Host, read: Option<&Read<'_>>, bytes: Option<&[u8]>) -> Flow {
         self.phase = Phase::Decided;
         let plugin = self.plugin.clone();
         let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return Flow::Continue };
@@ -83,15 +94,90 @@ impl Stream {
         if self.failed.is_none() {
             fleet.metrics.add(host, Metric::Requests, 1);
         }
-        match plan {
-            Some(Plan::Single(profile)) => {
-                self.in_one_step(&desk, fleet, profile, read.map(|read| read.body))
+        // Whoever decides, and whatever is asked for: a pod that hands over KV may be the one that gets it.
+        let outline = match self.look_through(&router, bytes) {
+            Ok(outline) => outline,
+            Err((status, why)) => {
+                fleet.metrics.add(host, Metric::Refused, 1);
+                return explain::reject(host, status, &why);
             }
-            Some(Plan::PrefillDecode(workflow)) => self.by_workflow(&desk, fleet, workflow, read),
-            None => {
+        };
+        let fields = outline.as_ref().zip(bytes).map(|(outline, bytes)| protocol::Fields { bytes, outline });
+        match (plan, read, fields) {
+            (Some(Plan::PrefillDecode(workflow)), Some(read), Some(fields)) => {
+                let body = protocol::Body { endpoint: read.endpoint, fields };
+                self.by_workflow(&desk, fleet, workflow, read, &body)
+            }
+            (Some(Plan::PrefillDecode(workflow)), _, fields) => {
+                self.unsplit(&desk, fleet, workflow, fields.as_ref())
+            }
+            (Some(Plan::Single(profile)), read, fields) => match self.stripped(&desk, fleet, fields.as_ref())
+            {
+                Ok(()) => self.in_one_step(&desk, fleet, profile, read.map(|read| read.body)),
+                Err(flow) => flow,
+            },
+            (None, ..) => {
                 fleet.metrics.add(host, Metric::ByRoundRobin, 1);
                 Flow::Continue
             }
+        }
+    }
+
+    /// Where the fields of a body stand that a client may not set, if there are pods that hand over KV. The error is what the
+    /// client is told of a body that can't be looked through.
+    fn look_through(
+        &mut self,
+        router: &Router,
+        bytes: Option<&[u8]>,
+    ) -> Result<Option<Outline>, (u32, String)> {
+        if !router.is_guarded() {
+            return Ok(None);
+        }
+        let unread = self.unread.take();
+        match bytes {
+            Some(bytes) => Outline::read(bytes, &router.guarded_fields())
+                .map(Some)
+                .map_err(|error| (400, error.to_string())),
+            None => match unread {
+                Some(unread) => Err((unread.status(), unread.to_string())),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Takes out of the body what only a router may say.
+    fn stripped<H: Host>(
+        &self,
+        desk: &Desk<'_, H>,
+        fleet: &Fleet,
+        fields: Option<&protocol::Fields<'_>>,
+    ) -> Result<(), Flow> {
+        let Some(fields) = fields else { return Ok(()) };
+        let strip = desk.router.strip(fields);
+        if !strip.is_empty() && desk.host.replace_request_body(&fields.edited(strip, Vec::new())).is_err() {
+            fleet.metrics.add(desk.host, Metric::HostErrors, 1);
+            return Err(explain::reject(desk.host, 503, "the request body could not be edited"));
+        }
+        Ok(())
+    }
+
+    /// A request of a workflow that is no inference call, or whose prompt isn't understood: by load, to who serves alone.
+    fn unsplit<H: Host>(
+        &mut self,
+        desk: &Desk<'_, H>,
+        fleet: &mut Fleet,
+        workflow: &PrefillDecode,
+        fields: Option<&protocol::Fields<'_>>,
+    ) -> Flow {
+        // What has no body makes no engine compute.
+        let profile = workflow.aggregated.or((fields.is_none()).then_some(workflow.decode));
+        let Some(profile) = profile.and_then(|profile| desk.router.profile(profile)) else {
+            fleet.metrics.add(desk.host, Metric::Refused, 1);
+            return explain::reject(desk.host, 400, "it can't be split, and no pod serves it in one step");
+        };
+        match self.stripped(desk, fleet, fields) {
+            Ok(()) => self.in_one_step(desk, fleet, profile, None),
+            Err(flow) => flow,
         }
     }
 
@@ -107,6 +193,13 @@ impl Stream {
         desk.prepare(fleet, profile, body, &mut self.slots);
         let sent = match desk.executor().run(fleet, profile, &mut self.slots) {
             Outcome::Sent(sent) => sent,
+            // Any pod would do for Envoy, and some of them may serve nothing alone.
+            Outcome::Unsent
+                if router.workflows().iter().any(|workflow| !workflow.protocol.decodes_alone()) =>
+            {
+                fleet.metrics.add(host, Metric::Refused, 1);
+                return explain::reject(host, 503, "no pod is known yet");
+            }
             Outcome::Unsent => {
                 fleet.metrics.add(host, Metric::ByRoundRobin, 1);
                 return Flow::Continue;
@@ -142,41 +235,14 @@ impl Stream {
         desk: &Desk<'_, H>,
         fleet: &mut Fleet,
         workflow: &PrefillDecode,
-        read: Option<&Read<'_>>,
+        read: &Read<'_>,
+        body: &protocol::Body<'_>,
     ) -> Flow {
-        for name in workflow.protocol.own_headers() {
-            let _ = desk.host.remove_header(Headers::Request, name);
-        }
-        let Some(read) = read else {
-            return match self.unread.take() {
-                // What a client may not say to a pod could stand there.
-                Some(unread) => {
-                    let (status, why) = unread.answer();
-                    fleet.metrics.add(desk.host, Metric::Refused, 1);
-                    explain::reject(desk.host, status, why)
-                }
-                None => {
-                    let profile = workflow.aggregated.unwrap_or(workflow.decode);
-                    match desk.router.profile(profile) {
-                        Some(profile) => self.in_one_step(desk, fleet, profile, None),
-                        None => Flow::Continue,
-                    }
-                }
-            };
-        };
-        let outline = match Outline::read(read.bytes, &workflow.fields) {
-            Ok(outline) => outline,
-            Err(error) => {
-                fleet.metrics.add(desk.host, Metric::Refused, 1);
-                return explain::reject(desk.host, 400, &error.to_string());
-            }
-        };
-        let body = protocol::Body { endpoint: read.endpoint, bytes: read.bytes, outline: &outline };
         if let Some(why) = self.failed {
-            return self.aggregated(desk, fleet, workflow, read, &body, (why, why.reason()));
+            return self.aggregated(desk, fleet, workflow, read, body, (why, why.reason()));
         }
-        if let Some(why) = unfit(workflow, read, &body) {
-            return self.aggregated(desk, fleet, workflow, read, &body, (Aggregated::Unfit, why));
+        if let Some(why) = unfit(workflow, read, body) {
+            return self.aggregated(desk, fleet, workflow, read, body, (Aggregated::Unfit, why));
         }
         let start = desk.host.now();
         let once = Once { body: read.body, chain: OnceCell::new() };
@@ -186,12 +252,13 @@ impl Stream {
                 desk.prepare(fleet, profile, Some(&once), slots);
             }
         }
-        let two = desk.executor().run_two(fleet, workflow, &mut prefill_slots, &mut self.slots);
+        let executor = Executor { without: workflow.unfit, ..desk.executor() };
+        let two = executor.run_two(fleet, workflow, &mut prefill_slots, &mut self.slots);
         let retry_after = desk.plugin.settings.admission.retry_after_seconds;
         let (prefill, decode) = match two {
             TwoSteps::Chosen { prefill, decode } => (*prefill, *decode),
             TwoSteps::Aggregated(why) => {
-                return self.aggregated(desk, fleet, workflow, read, &body, (why, why.reason()));
+                return self.aggregated(desk, fleet, workflow, read, body, (why, why.reason()));
             }
             TwoSteps::Refused(refused) => {
                 fleet.metrics.add(desk.host, Metric::Refused, 1);
@@ -217,9 +284,10 @@ impl Stream {
         self.answer.tells_nothing = true;
         self.sent = Some(decode);
         let streams = read.body.streams();
+        let outline = body.outline.clone();
         let remote =
             Remote::new(desk.host, fleet, workflow, prefill, prefill_slots, outline, read.endpoint, streams);
-        self.begin_remote(desk.host, fleet, remote, desk.headers.clone(), read.bytes)
+        self.begin_remote(desk.host, fleet, remote, desk.headers.clone(), body.bytes)
     }
 
     /// Serves a request of a workflow in one step, by who serves such alone.
@@ -234,7 +302,7 @@ impl Stream {
     ) -> Flow {
         fleet.metrics.add(desk.host, metric(why), 1);
         let profile = match why {
-            Aggregated::NoPrefill | Aggregated::Failed => workflow.on_failure,
+            Aggregated::NoPrefill | Aggregated::NoDecode | Aggregated::Failed => workflow.on_failure,
             _ => workflow.aggregated,
         };
         let Some(profile) = profile.and_then(|profile| desk.router.profile(profile)) else {
@@ -242,10 +310,8 @@ impl Stream {
             let status = if why == Aggregated::Unfit { 400 } else { 503 };
             return explain::reject(desk.host, status, &format!("{words}, and no pod serves it in one step"));
         };
-        let strip = workflow.protocol.strip(body);
-        if !strip.is_empty() && desk.host.replace_request_body(&body.edited(strip, Vec::new())).is_err() {
-            fleet.metrics.add(desk.host, Metric::HostErrors, 1);
-            return explain::reject(desk.host, 503, "the request body could not be edited");
+        if let Err(flow) = self.stripped(desk, fleet, Some(&body.fields)) {
+            return flow;
         }
         if let Some(explanation) = &mut self.explanation {
             explanation.workflow = Some(workflow.name.clone());
@@ -279,6 +345,7 @@ fn metric(why: Aggregated) -> Metric {
         Aggregated::Same => Metric::AggregatedSame,
         Aggregated::Unfit => Metric::AggregatedUnfit,
         Aggregated::NoPrefill => Metric::AggregatedNoPrefill,
+        Aggregated::NoDecode => Metric::AggregatedNoDecode,
         Aggregated::Failed => Metric::AggregatedFailed,
         Aggregated::Nothing => Metric::AggregatedNothing,
     }

@@ -1,7 +1,8 @@
 //! One HTTP stream, from its headers to its log line.
 //!
 //! Only an inference call whose profile reads the prompt is held for its body; everything else is decided at its headers.
-//! Whatever can't be read goes on unchanged, by load: the engine owns its error messages.
+//! Whatever can't be read goes on unchanged, by load: the engine owns its error messages. Only where pods hand over KV, nothing
+//! reaches them that wasn't looked through.
 
 use crate::config::Router;
 use crate::explain::Explanation;
@@ -13,7 +14,7 @@ use crate::prompt::{Exact, Outcome};
 use crate::request::{self, Endpoint, Request};
 use crate::workflow::{Aggregated, RANK_HEADER, Sent};
 use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 pub use progress::{Progress, patience};
@@ -55,11 +56,20 @@ enum Phase {
     /// Nothing was decided, and nothing is held.
     New,
     /// Held until its body is whole.
-    Holding(Endpoint),
+    Holding(Content),
     /// Held until its prefill is done elsewhere.
     Remote,
     /// Decided, or left to Envoy.
     Decided,
+}
+
+/// What the body of a held request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// An inference call.
+    Call(Endpoint),
+    /// Something else, which is looked through for what a client may not say to pods that hand over KV.
+    Other,
 }
 
 /// State of one request.
@@ -83,7 +93,7 @@ pub struct Stream {
     /// The prefill that is done elsewhere.
     remote: Option<Box<Remote>>,
     /// The call whose answer is awaited.
-    pending: Cell<Option<u32>>,
+    pending: Option<u32>,
     /// Why two steps came to nothing.
     failed: Option<Aggregated>,
     /// Whether the request is to be read and decided once more.
@@ -113,7 +123,7 @@ impl Stream {
             explanation: None,
             unread: None,
             remote: None,
-            pending: Cell::new(None),
+            pending: None,
             failed: None,
             again: false,
             kept: None,
@@ -129,10 +139,13 @@ impl Stream {
         let settings = &plugin.settings;
         let router = plugin.router();
         // Before anything can fail: what a client says here must never steer.
-        let rank = router.has_ranks().then_some(RANK_HEADER);
-        let handoff = (!router.workflows().is_empty()).then_some(HANDOFF);
+        let rank = (router.has_ranks() || router.is_guarded()).then_some(RANK_HEADER);
+        let handoff = router.is_guarded().then_some(HANDOFF);
         let own = std::iter::once(settings.routing.header()).chain(ROUTER_S_OWN);
         for name in own.chain(rank).chain(handoff) {
+            let _ = host.remove_header(Headers::Request, name);
+        }
+        for name in router.guarded_headers() {
             let _ = host.remove_header(Headers::Request, name);
         }
         let headers = host.headers(Headers::Request).unwrap_or_default();
@@ -141,36 +154,42 @@ impl Stream {
         }
         let readable = stream.readable(host, &router, &headers, end_of_stream);
         stream.headers = headers;
-        let Some(endpoint) = readable else { return stream.decide(host, None) };
+        let Some(content) = readable else { return stream.decide(host, None, None) };
         let now = plugin.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
         let may_hold =
             plugin.guard.try_borrow_mut().is_ok_and(|mut guard| guard.may_hold(now, || Rc::downgrade(this)));
         if !may_hold {
             stream.unread = Some(Unread::Unheld);
             plugin.count(host, Metric::Unheld);
-            return stream.decide(host, None);
+            return stream.decide(host, None, None);
         }
-        stream.phase = Phase::Holding(endpoint);
-        stream.endpoint = Some(endpoint);
+        stream.phase = Phase::Holding(content);
+        if let Content::Call(endpoint) = content {
+            stream.endpoint = Some(endpoint);
+        }
         Flow::Pause
     }
 
-    /// The endpoint, where the body is to be read and can be expected to be JSON of a size that may be read.
+    /// What the body is, where it is to be read and can be expected to be JSON of a size that may be read.
     fn readable(
         &mut self,
         host: &impl Host,
         router: &Router,
         headers: &HeaderMap,
         end_of_stream: bool,
-    ) -> Option<Endpoint> {
-        let path = headers.text(":path")?;
-        let endpoint = Endpoint::of_path(&path)?;
-        if end_of_stream
-            || headers.text(":method")? != "POST"
-            || !router.needs_body(&path, &|name| headers.get(name).map(Cow::into_owned))
-        {
+    ) -> Option<Content> {
+        if end_of_stream {
             return None;
         }
+        let path = headers.text(":path")?;
+        let is_post = headers.text(":method")? == "POST";
+        let is_wanted = || router.needs_body(&path, &|name| headers.get(name).map(Cow::into_owned));
+        let content = match Endpoint::of_path(&path).filter(|_| is_post && is_wanted()) {
+            Some(endpoint) => Content::Call(endpoint),
+            // Forms, such as sounds, have no fields of the engines' JSON.
+            None if router.is_guarded() && !is_form(headers) => Content::Other,
+            None => return None,
+        };
         let json = headers.text("content-type").is_none_or(|kind| kind.to_ascii_lowercase().contains("json"));
         let plain =
             headers.text("content-encoding").is_none_or(|coding| coding.eq_ignore_ascii_case("identity"));
@@ -185,13 +204,13 @@ impl Stream {
             self.plugin.count(host, Metric::TooLarge);
             return None;
         }
-        Some(endpoint)
+        Some(content)
     }
 
     /// A part of the body arrived; `buffered` bytes are held by now.
     pub fn on_request_body(&mut self, host: &impl Host, buffered: usize, end_of_stream: bool) -> Flow {
-        let endpoint = match self.phase {
-            Phase::Holding(endpoint) => endpoint,
+        let content = match self.phase {
+            Phase::Holding(content) => content,
             Phase::Remote => return Flow::Pause,
             Phase::New | Phase::Decided => return Flow::Continue,
         };
@@ -201,37 +220,38 @@ impl Stream {
         if buffered > self.plugin.settings.max_body_bytes {
             self.unread = Some(Unread::TooLarge);
             self.plugin.count(host, Metric::TooLarge);
-            return self.decide(host, None);
+            return self.decide(host, None, None);
         }
         if !end_of_stream {
             return Flow::Pause;
         }
-        self.read(host, endpoint)
+        self.read(host, content)
     }
 
     /// The request's trailers arrived: its body is whole, though no callback said so.
     pub fn on_request_trailers(&mut self, host: &impl Host) -> Flow {
         match self.phase {
-            Phase::Holding(endpoint) => self.read(host, endpoint),
+            Phase::Holding(content) => self.read(host, content),
             Phase::Remote => Flow::Pause,
             Phase::New | Phase::Decided => Flow::Continue,
         }
     }
 
-    fn read(&mut self, host: &impl Host, endpoint: Endpoint) -> Flow {
-        let flow = self.read_once(host, endpoint);
+    fn read(&mut self, host: &impl Host, content: Content) -> Flow {
+        let flow = self.read_once(host, content);
         // A first call may fail before anybody waits for its answer.
-        if std::mem::take(&mut self.again) { self.read_once(host, endpoint) } else { flow }
+        if std::mem::take(&mut self.again) { self.read_once(host, content) } else { flow }
     }
 
-    fn read_once(&mut self, host: &impl Host, endpoint: Endpoint) -> Flow {
+    fn read_once(&mut self, host: &impl Host, content: Content) -> Flow {
         let plugin = self.plugin.clone();
         let settings = &plugin.settings;
         let Ok(body) = host.request_body(settings.max_body_bytes) else {
             self.unread = Some(Unread::Unheld);
             self.plugin.count(host, Metric::HostErrors);
-            return self.decide(host, None);
+            return self.decide(host, None, None);
         };
+        let Content::Call(endpoint) = content else { return self.decide(host, None, Some(&body)) };
         match request::parse(endpoint, &body, &settings.limits) {
             Ok(request) => self.decide_read(host, &body, &request),
             Err(error) => {
@@ -240,7 +260,7 @@ impl Stream {
                 if let Some(explanation) = &mut self.explanation {
                     explanation.step_down = Some(error.to_string());
                 }
-                self.decide(host, None)
+                self.decide(host, None, Some(&body))
             }
         }
     }
@@ -249,13 +269,13 @@ impl Stream {
     fn decide_read(&mut self, host: &impl Host, bytes: &[u8], request: &Request<'_>) -> Flow {
         let plugin = self.plugin.clone();
         let Some((settings, delivery)) = plugin.tokenizer_of(request.model.as_deref()) else {
-            let read = Read { endpoint: request.endpoint, bytes, body: request };
-            return self.decide(host, Some(&read));
+            let read = Read { endpoint: request.endpoint, body: request };
+            return self.decide(host, Some(&read), Some(bytes));
         };
         let exact =
             Exact { request, bytes, delivery, settings, now: host.now(), outcome: RefCell::default() };
-        let read = Read { endpoint: request.endpoint, bytes, body: &exact };
-        let flow = self.decide(host, Some(&read));
+        let read = Read { endpoint: request.endpoint, body: &exact };
+        let flow = self.decide(host, Some(&read), Some(bytes));
         let (by_tokens, step_down) = match exact.outcome.into_inner() {
             Outcome::Unasked => return flow,
             Outcome::Exact => (true, None),
@@ -289,9 +309,13 @@ impl Stream {
         }
         self.unread = Some(Unread::Unheld);
         self.plugin.count(host, Metric::Unheld);
-        match self.decide(host, None) {
+        match self.decide(host, None, None) {
             Flow::Continue => host.resume_request().is_ok(),
             Flow::Pause => true,
         }
     }
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    headers.text("content-type").is_some_and(|kind| kind.to_ascii_lowercase().starts_with("multipart/"))
 }

@@ -75,6 +75,11 @@ impl Progress {
             waiting.try_borrow_mut().ok().map(|mut waiting| waiting.watch(due, &self.running, overdue));
     }
 
+    /// What comes says nothing of the pod's pace.
+    pub fn tells_no_pace(&mut self) {
+        self.tokens = None;
+    }
+
     /// What came first of the answer.
     pub fn first_token(&mut self, host: &impl Host, fleet: &mut Fleet, sign: Sign) {
         let Some(mut running) = self.running.get() else { return };
@@ -123,6 +128,13 @@ impl Progress {
     pub fn end(mut self, host: &impl Host, fleet: &mut Fleet, waiting: &RefCell<Waiting>) {
         self.unwatch(waiting);
         self.end_unwatched(host, fleet);
+    }
+
+    /// The same, where there is nobody to tell.
+    pub fn forget(self, fleet: &mut Fleet) {
+        if let Some(running) = self.running.take() {
+            fleet.index.load_mut().finished(running);
+        }
     }
 
     /// The same, where nobody watched it.

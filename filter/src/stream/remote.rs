@@ -9,17 +9,17 @@ use super::progress::{Progress, Sign};
 use super::response::{predicted, unreachable_words, withdraw};
 use super::restart::{Kept, MOST_KEPT};
 use super::usage::{TAIL, Tail};
-use super::{Flow, HANDOFF, Phase, Stream};
+use super::{Content, Flow, HANDOFF, Phase, Stream};
 use crate::config::{Router, Routing};
 use crate::explain;
 use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host, Level};
 use crate::index::OnUnseen;
 use crate::metrics::Metric;
-use crate::pipeline::Slots;
+use crate::pipeline::{Positions, Slots};
 use crate::pods::{Pod, Verdict};
 use crate::request::{Endpoint, Outline};
-use crate::workflow::protocol::{Body, Handoff, Leg, Order, Pair};
+use crate::workflow::protocol::{Body, Fields, Handoff, Leg, Order, Pair};
 use crate::workflow::{Aggregated, Executor, PrefillDecode, RANK_HEADER, Sent, recorded};
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -28,6 +28,12 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// Envoy's header for how often its router retries at most.
 const MAX_RETRIES: &str = "x-envoy-max-retries";
+/// What Envoy answers for a call that took too long.
+const TIMED_OUT: u16 = 504;
+/// Its headers by which it would try more often than the route says.
+const RETRY_HEADERS: [&str; 2] = ["x-envoy-retry-on", "x-envoy-hedge-on-per-try-timeout"];
+/// Longest time for a protocol's question: five seconds.
+const QUESTION_TICKS: u64 = 50;
 /// A tick.
 const TICK: Duration = Duration::from_millis(100);
 /// Headers that are not the prefill pod's: of one connection, of one body, or Envoy's own.
@@ -66,6 +72,8 @@ pub struct Remote {
     is_asking: bool,
     /// The tick after which it is too late.
     deadline: u64,
+    /// How many pods may be tried yet, the present one among them.
+    attempts: u32,
     /// When the prefill pod was called.
     called: Duration,
     /// Whether the client's answer is to be streamed.
@@ -108,14 +116,15 @@ impl Remote {
             learnt: String::new(),
             is_asking: false,
             deadline: fleet.ticks().saturating_add((workflow.timeout.as_millis() / TICK.as_millis()) as u64),
+            attempts: u32::try_from(workflow.attempts).unwrap_or(1),
             called: Duration::ZERO,
             streams,
         }
     }
 }
 
-/// A number that is no other request's and that nobody can guess: of this VM's life, which is no other's, its count, the clock,
-/// and the request's name, which Envoy draws by chance.
+/// A number that is no other request's: of this VM's life, which is no other's, its count, the clock, and the request's name, which
+/// Envoy draws by chance. It names a transfer, and is no secret to the engines.
 fn secret(host: &impl Host, fleet: &mut Fleet) -> u128 {
     let id = host.property(&["request", "id"]).ok().flatten().unwrap_or_default();
     let mut text = id;
@@ -160,17 +169,23 @@ impl Stream {
         bytes: &[u8],
     ) -> bool {
         loop {
-            if remote.deadline.saturating_sub(fleet.ticks()) == 0 {
+            if remote.deadline <= fleet.ticks() {
                 return false;
             }
-            match self.try_call(host, fleet, router, workflow, remote, bytes) {
-                Some(()) => return true,
-                None => {
-                    self.judge_prefill(host, fleet, router, remote, Verdict::Unreachable);
-                    if !self.next(host, fleet, router, remote) {
-                        return false;
-                    }
-                }
+            if let Some(call) = self.try_call(host, fleet, router, workflow, remote, bytes) {
+                self.pending = Some(call);
+                self.plugin.sent(router, remote.sent.decision.pod, fleet.ticks());
+                return true;
+            }
+            fleet.metrics.add(host, Metric::PrefillsUncalled, 1);
+            let cluster = workflow.prefill_cluster.as_deref().unwrap_or("of the pod");
+            self.complain(host, fleet, &format!("the cluster {cluster} takes no call of a prefill pod: is it there, with endpoints, and are its circuit breakers wide enough?"));
+            // Each pod's own cluster tells of that pod; one for all tells of none.
+            if workflow.prefill_cluster.is_none() {
+                self.judge_prefill(host, fleet, router, remote, Verdict::Unreachable);
+            }
+            if !self.next(host, fleet, router, remote) {
+                return false;
             }
         }
     }
@@ -183,9 +198,13 @@ impl Stream {
         workflow: &PrefillDecode,
         remote: &mut Remote,
         bytes: &[u8],
-    ) -> Option<()> {
+    ) -> Option<u32> {
         let prefill = router.pods().get(remote.sent.decision.pod)?;
-        let left = TICK * u32::try_from(remote.deadline.saturating_sub(fleet.ticks())).unwrap_or(u32::MAX);
+        let left = remote.deadline.saturating_sub(fleet.ticks());
+        // So that a pod that hangs leaves time for the next.
+        let tries = u64::from(remote.attempts).min(remote.rest.len() as u64 + 1).max(1);
+        let ticks = left.div_ceil(tries).max(1);
+        let time = |ticks: u64| TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
         let routing = &self.plugin.settings.routing;
         if let Some(question) = workflow.protocol.question(prefill) {
             let known = self.plugin.learnt(&question.address, fleet.ticks());
@@ -199,15 +218,14 @@ impl Stream {
                         (":authority", question.address.as_str()),
                         (routing.header(), question.address.as_str()),
                     ];
-                    let call = host.call(&question.cluster, &headers, b"", left).ok()?;
-                    self.pending.set(Some(call));
-                    return Some(());
+                    let ticks = ticks.min(QUESTION_TICKS);
+                    return host.call(&question.cluster, &headers, b"", time(ticks)).ok();
                 }
             }
         }
         let pair = pair(router, remote, self.sent.as_ref()?, bytes)?;
         let Leg { edits, headers: own } = workflow.protocol.prefill(&pair);
-        let body = pair.body.edited(workflow.protocol.strip(&pair.body), edits);
+        let body = pair.body.edited(router.strip(&pair.body), edits);
         let (rank, path) = (remote.sent.rank.to_string(), remote.headers.text(":path")?);
         let mut headers =
             vec![(":method", "POST"), (":path", &*path), (":authority", prefill.target.as_str())];
@@ -219,25 +237,26 @@ impl Stream {
         }
         headers.extend(own.iter().map(|(name, value)| (*name, value.as_str())));
         forwarded(&remote.headers, workflow, &mut headers);
-        let cluster = workflow.cluster.as_deref().unwrap_or(&prefill.target);
-        let call = host.call(cluster, &headers, &body, left).ok()?;
-        self.pending.set(Some(call));
         remote.called = host.now();
-        Some(())
+        let cluster = workflow.prefill_cluster.as_deref().unwrap_or(&prefill.target);
+        host.call(cluster, &headers, &body, time(ticks)).ok()
     }
 
     /// Goes over to the next prefill pod, if there is one: the present one's part is over.
     fn next(&self, host: &impl Host, fleet: &mut Fleet, router: &Rc<Router>, remote: &mut Remote) -> bool {
         end_prefill(host, fleet, remote, false);
-        if remote.rest.is_empty() {
+        remote.attempts = remote.attempts.saturating_sub(1);
+        if remote.rest.is_empty() || remote.attempts == 0 || remote.deadline <= fleet.ticks() {
             return false;
         }
         fleet.metrics.add(host, Metric::PrefillsRetried, 1);
+        // What one pod may still hold under a name is not to be met under it by another.
+        remote.secret = secret(host, fleet);
         let pod = remote.rest.remove(0);
         let slot = self.plugin.slot_of(router, pod, 0);
         let job = remote.slots.job(pod);
+        let is_exact = slot.is_some_and(|slot| fleet.index.exact().contains(slot.slot));
         let record = slot.map(|slot| {
-            let is_exact = fleet.index.exact().contains(slot.slot);
             let (deltas, record) = recorded(fleet.index.replica(), slot, &remote.slots.chain, job, is_exact);
             let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
             record
@@ -245,9 +264,14 @@ impl Stream {
         let running = slot.map(|slot| fleet.index.started(slot, job));
         let mut decision = remote.sent.decision;
         decision.pod = pod;
+        let is_exact = remote.sent.by_prefix && is_exact && !remote.slots.chain.cached.is_empty();
+        let began = fleet.ticks();
         remote.sent =
-            Sent { decision, pod: slot, rank: 0, job, running, record, began: fleet.ticks(), ..remote.sent };
-        remote.progress = Some(Progress::begin(host, fleet, &self.plugin.settings, &remote.sent, None));
+            Sent { decision, pod: slot, rank: 0, job, running, record, is_exact, began, ..remote.sent };
+        let mut progress = Progress::begin(host, fleet, &self.plugin.settings, &remote.sent, None);
+        // What is ahead of it there isn't known.
+        progress.tells_no_pace();
+        remote.progress = Some(progress);
         true
     }
 
@@ -304,25 +328,31 @@ impl Stream {
         let plugin = self.plugin.clone();
         let Some(mut sent) = self.sent else { return false };
         let Some(pair) = pair(router, remote, &sent, bytes) else { return false };
-        let body = pair.body.edited(workflow.protocol.strip(&pair.body), leg.edits);
+        let body = pair.body.edited(router.strip(&pair.body), leg.edits);
         let mut set = host.replace_request_body(&body);
         for (name, value) in &leg.headers {
             set = set.and_then(|()| host.set_header(Headers::Request, name, value));
         }
         // Nobody but these may be tried: a handoff is no other's.
         let retries = sent.decision.fallbacks().len().to_string();
+        for name in RETRY_HEADERS {
+            let _ = host.remove_header(Headers::Request, name);
+        }
         let set = set
             .and_then(|()| host.set_header(Headers::Request, MAX_RETRIES, &retries))
             .and_then(|()| host.set_header(Headers::Request, HANDOFF, "1"))
-            .and_then(|()| Executor { host, plugin: &plugin, router }.name(fleet, &sent));
+            .and_then(|()| {
+                Executor { host, plugin: &plugin, router, without: Positions::default() }.name(fleet, &sent)
+            });
         if set.is_err() {
             fleet.metrics.add(host, Metric::HostErrors, 1);
             return false;
         }
         sent.began = fleet.ticks();
         self.sent = Some(sent);
-        if let Some(progress) = &mut self.progress {
-            progress.watch(&plugin.waiting, &plugin.settings, &sent, remote.streams);
+        // Where the prefill isn't done yet, the decode pod can't be blamed for saying nothing.
+        if workflow.protocol.order() == Order::InTurn {
+            self.watch(remote.streams);
         }
         let name = |pod: &Pod| pod.name.clone();
         let prefill = router.pods().get(remote.sent.decision.pod).map(name).unwrap_or_default();
@@ -338,6 +368,13 @@ impl Stream {
         true
     }
 
+    /// The decode pod has all that it needs: from now on it is noticed when it takes too long.
+    fn watch(&mut self, streams: bool) {
+        if let (Some(progress), Some(sent)) = (&mut self.progress, &self.sent) {
+            progress.watch(&self.plugin.waiting, &self.plugin.settings, sent, streams);
+        }
+    }
+
     /// Keeps what it takes to start the request again at a pod that does all of it, where there are such pods.
     fn keep(&mut self, workflow: &PrefillDecode, remote: &Remote, bytes: Cow<'_, [u8]>) {
         let total = self.plugin.kept.clone();
@@ -351,7 +388,6 @@ impl Stream {
             headers: remote.headers.clone(),
             body: bytes.into_owned(),
             outline: remote.outline.clone(),
-            endpoint: remote.endpoint,
             streams: remote.streams,
             total,
         });
@@ -377,10 +413,13 @@ impl Stream {
 
     /// An answer came to the call of this number.
     pub fn on_answer(&mut self, host: &impl Host, call: u32) {
-        if self.pending.get() != Some(call) {
+        if self.pending != Some(call) {
             return;
         }
-        self.pending.set(None);
+        self.pending = None;
+        if self.is_answered {
+            return; // Nothing can come of it any more.
+        }
         if self.restart.is_some() {
             return self.on_whole(host);
         }
@@ -390,13 +429,14 @@ impl Stream {
         let flow = match plugin.fleet.try_borrow_mut() {
             Ok(mut fleet) if remote.is_asking => self.on_learnt(host, &mut fleet, &router, workflow, *remote),
             Ok(mut fleet) => {
-                end_call(host, &mut fleet, &mut remote);
+                end_call(host, &mut fleet, workflow, &mut remote);
                 self.on_prefill(host, &mut fleet, &router, workflow, *remote)
             }
             // Nobody holds it between two callbacks.
             Err(_) => explain::reject(host, 503, "the prefill's answer could not be taken"),
         };
-        let flow = if std::mem::take(&mut self.again) { self.read(host, endpoint) } else { flow };
+        let again = std::mem::take(&mut self.again);
+        let flow = if again { self.read(host, Content::Call(endpoint)) } else { flow };
         if flow == Flow::Continue {
             let _ = host.resume_request();
         }
@@ -432,7 +472,7 @@ impl Stream {
                 let address = question.map(|question| question.address).unwrap_or_default();
                 let why = learnt.err().unwrap_or_default();
                 self.complain(host, fleet, &format!("{address} doesn't say its engine's name: {why}"));
-                self.judge_prefill(host, fleet, router, &remote, Verdict::Failure);
+                fleet.metrics.add(host, Metric::PrefillsUnusable, 1);
                 self.next(host, fleet, router, &mut remote)
             }
         };
@@ -471,6 +511,7 @@ impl Stream {
                 }
                 if at_once {
                     end_prefill(host, fleet, &mut remote, true);
+                    self.watch(remote.streams);
                     return Flow::Pause;
                 }
                 match answer.map_err(|error| error.to_string()) {
@@ -486,12 +527,20 @@ impl Stream {
             }
             Answered::Not(verdict) => {
                 fleet.metrics.add(host, Metric::PrefillsFailed, 1);
-                self.judge_prefill(host, fleet, router, &remote, verdict);
+                // Where both are at it, one that took too long may have waited for the other.
+                if !(at_once && status(host) == TIMED_OUT) {
+                    self.judge_prefill(host, fleet, router, &remote, verdict);
+                }
                 if at_once {
                     end_prefill(host, fleet, &mut remote, false);
+                    if !self.answer.has_begun() && self.start_again(host, fleet) {
+                        return Flow::Pause;
+                    }
                     return self.fail(host, fleet, "prefill failed");
                 }
-                let bytes = host.request_body(most).unwrap_or_default();
+                let Ok(bytes) = host.request_body(most) else {
+                    return self.step_down(host, fleet, remote, Aggregated::Failed);
+                };
                 if self.next(host, fleet, router, &mut remote)
                     && self.call(host, fleet, router, workflow, &mut remote, &bytes)
                 {
@@ -571,14 +620,14 @@ impl Stream {
     }
 
     /// The request can't be served any more.
-    fn fail(&mut self, host: &impl Host, fleet: &mut Fleet, why: &str) -> Flow {
+    pub(super) fn fail(&mut self, host: &impl Host, fleet: &mut Fleet, why: &str) -> Flow {
         self.end(host, fleet, |host| explain::reject(host, 503, why) == Flow::Pause)
     }
 
     /// Answers the client, or breaks the answer off that has begun without a token.
     fn end<H: Host>(&mut self, host: &H, fleet: &mut Fleet, respond: impl FnOnce(&H) -> bool) -> Flow {
-        if self.answer.has_body() {
-            return Flow::Pause; // It has what it needs.
+        if self.answer.has_body() || self.answer.is_refusal() {
+            return Flow::Pause; // It has what it needs, or says itself what is wrong.
         }
         fleet.metrics.add(host, Metric::Unserved, 1);
         self.is_answered = true;
@@ -597,9 +646,17 @@ impl Stream {
     /// The decode pod's first token is there, or the request ended: what is known of the prefill is over.
     pub(super) fn end_remote(&mut self, host: &impl Host, fleet: &mut Fleet, is_done: bool) {
         let Some(mut remote) = self.remote.take() else { return };
-        self.pending.set(None);
+        self.pending = None;
         if is_done {
+            if let Some(router) = self.router.clone() {
+                self.judge_prefill(host, fleet, &router, &remote, Verdict::Answer);
+            }
             end_prefill(host, fleet, &mut remote, true);
+            return;
+        }
+        if remote.is_asking {
+            // Nothing was sent but a question.
+            end_prefill(host, fleet, &mut remote, false);
             return;
         }
         fleet.metrics.add(host, Metric::PrefillsAbandoned, 1);
@@ -633,7 +690,7 @@ pub(super) fn forwarded<'a>(
 fn pair<'a>(router: &'a Router, remote: &'a Remote, decode: &Sent, bytes: &'a [u8]) -> Option<Pair<'a>> {
     let pods = router.pods();
     Some(Pair {
-        body: Body { endpoint: remote.endpoint, bytes, outline: &remote.outline },
+        body: Body { endpoint: remote.endpoint, fields: Fields { bytes, outline: &remote.outline } },
         prefill: pods.get(remote.sent.decision.pod)?,
         decode: pods.get(decode.decision.pod)?,
         secret: remote.secret,
@@ -653,9 +710,10 @@ fn end_prefill(host: &impl Host, fleet: &mut Fleet, remote: &mut Remote, is_done
 }
 
 /// The call of a prefill ended: how long it took tells of the pod's pace.
-fn end_call(host: &impl Host, fleet: &mut Fleet, remote: &mut Remote) {
-    let sign = match status(host) {
-        200 => Sign::Prefilled,
+fn end_call(host: &impl Host, fleet: &mut Fleet, workflow: &PrefillDecode, remote: &mut Remote) {
+    // Where both are at it, the time has the other pod's in it.
+    let sign = match (status(host), workflow.protocol.order()) {
+        (200, Order::InTurn) => Sign::Prefilled,
         _ => Sign::Nothing,
     };
     if let Some(progress) = &mut remote.progress {
@@ -693,6 +751,8 @@ fn answered(host: &impl Host) -> Answered {
         (400..=499, _) => Answered::ClientError,
         // A reset has no headers.
         (0, _) => Answered::Not(Verdict::BrokeOff),
+        // Envoy's own bound, which says nothing of the pod.
+        (503, _) if headers.get("x-envoy-overloaded").is_some() => Answered::Not(Verdict::Busy(Some(0))),
         (503, _) if unreachable_words(&host.answer_body(256).unwrap_or_default()) => {
             Answered::Not(Verdict::Unreachable)
         }

@@ -24,6 +24,10 @@ const BROKE_OFF: &[u8] = b"upstream_reset";
 const UNREACHABLE: [&[u8]; 3] = [b"connection_failure", b"connection_timeout", b"no_healthy_upstream"];
 /// What a reset is for that Envoy made itself: one of the cluster's circuit breakers is open.
 const OVERFLOW: &[u8] = b"{overflow";
+/// What Envoy answers in place of a pod that took too long.
+const TIMED_OUT: u16 = 504;
+/// How the first event of a stream begins that will have no token.
+const ERROR_EVENTS: [&[u8]; 3] = [b"data: {\"error\"", b"data:{\"error\"", b"event: error"];
 /// By what the endpoint picker protocol tells which endpoint served.
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 /// By what an engine is asked for its load, and by what it tells.
@@ -58,6 +62,16 @@ impl Answer {
     /// Whether its headers came.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// Whether it says that something is wrong.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.begun && !self.is_good
+    }
+
+    /// The position of the pod that gives it, where it is one's.
+    pub(super) fn served_by(&self) -> Option<usize> {
+        self.pod
     }
 
     /// Whether a part of its body came.
@@ -131,11 +145,11 @@ impl Stream {
             }
         } else {
             self.withdraw(host, &mut fleet);
-            if sent.is_handed_over {
+            if sent.is_handed_over && status >= 500 {
                 fleet.metrics.add(host, Metric::HandoffsLost, 1);
                 plugin.forget_learnt();
-                // Envoy's own answer that was asked for here is one that is meant.
-                if !self.is_answered {
+                // What was answered here is meant; and what took too long elsewhere may take as long again.
+                if !self.is_answered && status != TIMED_OUT {
                     self.start_again(host, &mut fleet);
                 }
             }
@@ -159,6 +173,7 @@ impl Stream {
         self.answer.whole |= end_of_stream;
         if size > 0 && !std::mem::replace(&mut self.answer.has_body, true) {
             self.first_token(host);
+            self.look_for_error(host);
         }
         let Some(prediction) = self.answer.prediction else { return };
         if size > 0
@@ -211,6 +226,21 @@ impl Stream {
         }
     }
 
+    /// Engines begin the answer to a stream before they have fetched what was handed over, so that what fails then is an event.
+    fn look_for_error(&mut self, host: &impl Host) {
+        let Some(sent) = self.sent.filter(|sent| sent.is_handed_over && self.answer.is_stream) else {
+            return;
+        };
+        let start = host.response_body(0, 16).unwrap_or_default();
+        if ERROR_EVENTS.iter().any(|event| start.starts_with(event)) {
+            let plugin = self.plugin.clone();
+            let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return };
+            fleet.metrics.add(host, Metric::HandoffsLost, 1);
+            plugin.forget_learnt();
+            self.judge(host, &mut fleet, self.answer.pod.unwrap_or(sent.decision.pod), Verdict::Failure);
+        }
+    }
+
     /// The pod that Envoy sent the request to last; `None` where it came to none of ours.
     fn served(&self, host: &impl Host, sent: Sent) -> Option<usize> {
         match self.plugin.settings.routing {
@@ -242,7 +272,7 @@ impl Stream {
             }
         }
         self.end_remote(host, &mut fleet, self.answer.is_good && self.answer.has_body);
-        self.end_restart(host, &mut fleet, false);
+        self.leave_restart(host, &mut fleet);
         self.kept = None;
         self.sent = None;
         if let Some(progress) = self.progress.take() {

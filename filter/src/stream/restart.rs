@@ -12,9 +12,10 @@ use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host};
 use crate::metrics::Metric;
 use crate::pipeline::{Body, Input, Slots};
-use crate::request::{Endpoint, Outline};
+use crate::pods::Verdict;
+use crate::request::Outline;
 use crate::workflow::protocol;
-use crate::workflow::{Executor, PrefillDecode, Sent};
+use crate::workflow::{Executor, PrefillDecode, RANK_HEADER, Sent};
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
@@ -35,7 +36,6 @@ pub(super) struct Kept {
     /// As the client sent it.
     pub body: Vec<u8>,
     pub outline: Outline,
-    pub endpoint: Endpoint,
     pub streams: bool,
     /// Where the bytes of all kept bodies are counted.
     pub total: Rc<std::cell::Cell<usize>>,
@@ -50,48 +50,47 @@ impl Drop for Kept {
 /// A request that is being started again.
 pub struct Restart {
     sent: Sent,
+    /// By whose positions.
+    router: Rc<Router>,
     progress: Option<Progress>,
 }
 
 impl Stream {
     /// Starts the request again, where its handoff was refused and that can be done. Says whether it was.
     pub(super) fn start_again(&mut self, host: &impl Host, fleet: &mut Fleet) -> bool {
-        let (Some(kept), Some(router)) = (self.kept.take(), self.router.clone()) else { return false };
+        let Some(kept) = self.kept.take() else { return false };
+        // Pods may have come and gone since.
+        let (before, router) = (self.router.clone(), self.plugin.router());
         let Some(workflow) = router.workflows().get(kept.workflow) else { return false };
-        let Some((sent, progress)) = self.place(host, fleet, &router, workflow, &kept) else { return false };
-        self.restart = Some(Restart { sent, progress: Some(progress) });
-        match self.call_whole(host, &router, workflow, &kept, &sent) {
-            Some(call) => {
-                self.pending.set(Some(call));
-                fleet.metrics.add(host, Metric::StartedAgain, 1);
-                true
-            }
-            None => {
-                self.end_restart(host, fleet, false);
-                false
-            }
+        // Who refused it may refuse it again, and counts it no longer.
+        let refused = before.zip(self.sent).and_then(|(before, sent)| {
+            self.plugin.now_at(&before, self.answer.served_by().unwrap_or(sent.decision.pod))
+        });
+        if let Some(progress) = self.progress.take() {
+            progress.end(host, fleet, &self.plugin.waiting);
         }
-    }
-
-    /// Chooses who does it.
-    fn place(
-        &self,
-        host: &impl Host,
-        fleet: &mut Fleet,
-        router: &Rc<Router>,
-        workflow: &PrefillDecode,
-        kept: &Kept,
-    ) -> Option<(Sent, Progress)> {
-        let profile = router.profile(workflow.on_failure?)?;
-        let plugin = &self.plugin;
+        let executor =
+            Executor { host, plugin: &self.plugin, router: &router, without: refused.into_iter().collect() };
+        let Some(profile) = workflow.on_failure.and_then(|profile| router.profile(profile)) else {
+            return false;
+        };
         let read = AsRead { slots: &self.slots, streams: kept.streams };
         let lookup = |name: &str| kept.headers.get(name).map(Cow::into_owned);
         let mut slots = Slots::default();
         profile.prepare(&Input { header: &lookup, body: Some(&read) }, fleet.next_turn(), &mut slots);
-        let sent = Executor { host, plugin, router }.place(fleet, profile, &mut slots)?;
-        plugin.sent(sent.decision.pod, fleet.ticks());
-        let progress = Progress::begin(host, fleet, &plugin.settings, &sent, slots.model.as_deref());
-        Some((sent, progress))
+        let Some(sent) = executor.place(fleet, profile, &mut slots) else { return false };
+        let progress = Progress::begin(host, fleet, &self.plugin.settings, &sent, slots.model.as_deref());
+        let call = self.call_whole(host, &router, workflow, &kept, &sent);
+        if call.is_some() {
+            self.plugin.sent(&router, sent.decision.pod, fleet.ticks());
+            fleet.metrics.add(host, Metric::StartedAgain, 1);
+        }
+        self.pending = call;
+        self.restart = Some(Restart { sent, router, progress: Some(progress) });
+        if call.is_none() {
+            self.end_restart(host, fleet, false);
+        }
+        call.is_some()
     }
 
     fn call_whole(
@@ -104,15 +103,21 @@ impl Stream {
     ) -> Option<u32> {
         let pod = router.pods().get(sent.decision.pod)?;
         let routing = &self.plugin.settings.routing;
-        let path = kept.headers.text(":path")?;
+        let (path, rank) = (kept.headers.text(":path")?, sent.rank.to_string());
         let mut headers = vec![(":method", "POST"), (":path", &*path), (":authority", pod.target.as_str())];
-        if let Routing::Address { .. } = routing {
-            headers.push((routing.header(), &pod.target));
+        let cluster = match routing {
+            Routing::Address { .. } => {
+                headers.push((routing.header(), &pod.target));
+                workflow.aggregated_cluster.as_deref()?
+            }
+            Routing::Cluster { .. } => pod.target.as_str(),
+        };
+        if pod.ranks > 1 {
+            headers.push((RANK_HEADER, &rank));
         }
         forwarded(&kept.headers, workflow, &mut headers);
-        let cluster = workflow.cluster.as_deref().unwrap_or(&pod.target);
-        let body = protocol::Body { endpoint: kept.endpoint, bytes: &kept.body, outline: &kept.outline };
-        let stripped = body.edited(workflow.protocol.strip(&body), Vec::new());
+        let fields = protocol::Fields { bytes: &kept.body, outline: &kept.outline };
+        let stripped = fields.edited(router.strip(&fields), Vec::new());
         host.call(cluster, &headers, &stripped, TIMEOUT).ok()
     }
 
@@ -122,6 +127,10 @@ impl Stream {
         let Ok(mut fleet) = plugin.fleet.try_borrow_mut() else { return };
         let status = status(host);
         let is_good = (200..500).contains(&status);
+        if let Some(Restart { sent, router, .. }) = &self.restart {
+            let verdict = if is_good { Verdict::Answer } else { Verdict::Failure };
+            plugin.judge(host, &mut fleet, router, sent.decision.pod, verdict, sent.began);
+        }
         self.end_restart(host, &mut fleet, is_good);
         let kind = host.headers(Headers::Answer).unwrap_or_default();
         let kind = kind.text("content-type").unwrap_or(Cow::Borrowed("application/json"));
@@ -130,13 +139,29 @@ impl Stream {
                 let headers = [("content-type", &*kind)];
                 host.respond(status.into(), &headers, &body, "warmpath_started_again").is_ok()
             });
-        // Else the client gets the answer that was held back.
-        if !told && host.resume_response().is_err() {
-            let _ = host.reset_request();
+        match told {
+            true => self.is_answered = true,
+            // The client gets the answer that was held back.
+            false if self.answer.has_begun() => {
+                if host.resume_response().is_err() {
+                    let _ = host.reset_request();
+                }
+            }
+            // The decode pod waits for a prefill that has failed.
+            false => drop(self.fail(host, &mut fleet, "prefill failed")),
         }
     }
 
-    /// What was started again is over, or nobody waits for it any more.
+    /// Nobody waits for what was started again. The call goes on.
+    pub(super) fn leave_restart(&mut self, host: &impl Host, fleet: &mut Fleet) {
+        if let Some(mut restart) = self.restart.take()
+            && let Some(progress) = restart.progress.take()
+        {
+            self.plugin.orphan(host, fleet, progress, &restart.sent);
+        }
+    }
+
+    /// What was started again is over.
     pub(super) fn end_restart(&mut self, host: &impl Host, fleet: &mut Fleet, is_done: bool) {
         let Some(mut restart) = self.restart.take() else { return };
         if let Some(mut progress) = restart.progress.take() {

@@ -171,7 +171,8 @@ fn a_protocol_that_is_one_file_has_everything_that_the_others_have() {
 #[test]
 fn at_once_both_get_it_and_a_failed_prefill_ends_it() {
     for begun in [false, true] {
-        let stand = stand(r#", "at_once": true"#, "");
+        // With nobody to take its place.
+        let stand = stand(r#", "at_once": true"#, r#", "prefill": {"on_failure": "refuse"}"#);
         assert_eq!(stand.send(), Flow::Continue);
         assert_eq!(stand.calls().len(), 1);
         assert!(stand.request(ROUTING).starts_with("10.0.1."));
@@ -185,6 +186,16 @@ fn at_once_both_get_it_and_a_failed_prefill_ends_it() {
         stand.end();
         assert_eq!(stand.count("workflows_unserved"), 1);
     }
+    // One that does all of it takes the place of both.
+    let again = stand(r#", "at_once": true"#, "");
+    again.send();
+    again.answer("500", "");
+    assert_eq!((again.calls().len(), again.responses().len()), (2, 0));
+    assert!(!String::from_utf8_lossy(&again.calls()[1].body).contains("ticket"));
+    assert_eq!(again.decoded("500", &again.request(ROUTING)), Flow::Pause, "whatever decode says by then");
+    again.answer("200", "all of it");
+    assert_eq!(again.responses(), [(200, "all of it".to_owned())]);
+    again.end();
     let stand = stand(r#", "at_once": true"#, "");
     stand.send();
     stand.decoded("200", &stand.request(ROUTING));
@@ -357,7 +368,9 @@ proptest! {
                     answered = calls;
                     goes_on |= stand.resumed() > before;
                 }
-                Event::Decoded(status @ ("200" | "400" | "500" | "503")) if goes_on && !has_begun => {
+                Event::Decoded(status @ ("200" | "400" | "500" | "503"))
+                    if goes_on && !has_begun && stand.responses().is_empty() =>
+                {
                     has_begun = true;
                     held = stand.decoded(status, &stand.request(ROUTING)) == Flow::Pause;
                 }
@@ -372,7 +385,11 @@ proptest! {
             let state = stand.host.state.borrow();
             let ended = !state.responses.is_empty() || !state.reset.is_empty() || state.responses_resumed > 0;
             drop(state);
-            let waits = stand.stream.borrow().pending.get().is_some();
+            let waits = stand.stream.borrow().pending.is_some();
+            let state = stand.host.state.borrow();
+            let answers = state.responses.len() + state.responses_resumed + usize::from(has_begun && !held);
+            prop_assert!(answers <= 1, "answered {} times", answers);
+            drop(state);
             prop_assert!(goes_on || ended || waits, "nobody will end it");
             prop_assert!(!held || ended || waits, "the answer is held back for nothing");
             if goes_on && !stand.host.state.borrow().failing.contains(&"headers") {

@@ -7,10 +7,11 @@ use crate::fleet::Fleet;
 use crate::host::{Headers, Host, HostResult};
 use crate::index::{Appended, BlockHash, Delta, OnUnseen, PodRef, Standing};
 use crate::metrics::Metric;
-use crate::pipeline::{Decision, Profile, Refused, Seen, SlotId, Slots};
+use crate::pipeline::{Decision, Positions, Profile, Refused, Seen, SlotId, Slots};
 use crate::places::Located;
 use crate::plugin::Plugin;
 use crate::pods::{Job, Running};
+use std::rc::Rc;
 
 /// By what vLLM is told the data-parallel rank that is to serve a request.
 pub const RANK_HEADER: &str = "x-data-parallel-rank";
@@ -52,6 +53,8 @@ pub struct Sent {
     pub is_exact: bool,
     /// Whether another pod prefills for it.
     pub is_handed_over: bool,
+    /// Whether its prompt stays in the pod's cache.
+    pub is_kept: bool,
 }
 
 /// One step of a plan under way.
@@ -109,7 +112,9 @@ pub struct Executor<'a, H: Host> {
     /// The configuration.
     pub plugin: &'a Plugin,
     /// What decides.
-    pub router: &'a Router,
+    pub router: &'a Rc<Router>,
+    /// Pods that are not to be taken.
+    pub without: Positions,
 }
 
 impl<H: Host> Executor<'_, H> {
@@ -163,20 +168,17 @@ impl<H: Host> Executor<'_, H> {
             Step { selector: selector(second, fallbacks), slots: decode },
         ];
         let is_worth_it = |sent: &mut [Sent], steps: &[Step<'_>]| {
-            let ([prefill, decode], [_, step]) = (sent, steps) else { return Err(Aggregated::NoPrefill) };
+            let ([prefill, decode], [first, step]) = (sent, steps) else { return Err(Aggregated::NoPrefill) };
             if prefill.decision.pod == decode.decision.pod {
                 return Err(Aggregated::Same);
             }
-            let unfit = |pod: usize| {
-                self.router.pods().get(pod).is_none_or(|pod| workflow.protocol.unfit_pod(pod).is_some())
-            };
-            if unfit(prefill.decision.pod) || unfit(decode.decision.pod) {
-                return Err(Aggregated::NoPrefill);
-            }
+            // Who decodes may not be who would do all of it: of that pod nothing is known yet.
+            let is_same = workflow.aggregated == Some(workflow.decode);
+            let prompt = first.slots.prompt_tokens().max(step.slots.prompt_tokens());
             let prospect = Prospect {
-                prompt: step.slots.prompt_tokens(),
-                uncached: step.slots.uncached_tokens(decode.decision.pod),
-                alone: decode.predicted,
+                prompt,
+                uncached: if is_same { step.slots.uncached_tokens(decode.decision.pod) } else { prompt },
+                alone: if is_same { decode.predicted } else { 0.0 },
                 remote: prefill.predicted,
             };
             // Who can't do it alone has no choice.
@@ -184,6 +186,7 @@ impl<H: Host> Executor<'_, H> {
                 return Err(why);
             }
             decode.job.prefill = 0;
+            decode.is_kept = workflow.protocol.stays_at_decode();
             (decode.is_handed_over, decode.predicted) = (true, prefill.predicted);
             Ok(())
         };
@@ -198,6 +201,12 @@ impl<H: Host> Executor<'_, H> {
                 TwoSteps::Chosen { prefill: Box::new(*prefill), decode: Box::new(*decode) }
             }
             Ok(_) | Err(Against::Nobody { step: 0, .. }) => TwoSteps::Aggregated(Aggregated::NoPrefill),
+            // Others than those that decode may do all of it.
+            Err(Against::Nobody { .. })
+                if workflow.aggregated.is_some_and(|other| other != workflow.decode) =>
+            {
+                TwoSteps::Aggregated(Aggregated::NoDecode)
+            }
             Err(Against::Nobody { refused, .. }) => TwoSteps::Refused(*refused),
             Err(Against::Aggregated(why)) => TwoSteps::Aggregated(*why),
             Err(Against::Shed(limit)) => TwoSteps::Shed(*limit),
@@ -242,7 +251,15 @@ impl<H: Host> Executor<'_, H> {
             for (number, step) in steps.iter_mut().enumerate() {
                 step.slots.peer = all.last().map(|sent: &Sent| sent.decision.pod);
                 let by_prefix = by_prefix(step) && ready;
-                let sent = self.select(fleet, step, subset.as_deref());
+                // A later step takes the earlier one's pod only where there is no other.
+                let mut without = self.without;
+                step.slots.peer.into_iter().for_each(|peer| without.insert(peer));
+                let sent = match self.select(fleet, step, subset.as_deref(), &without) {
+                    Err(_) if step.slots.peer.is_some() => {
+                        self.select(fleet, step, subset.as_deref(), &self.without)
+                    }
+                    sent => sent,
+                };
                 let mut sent = sent.map_err(|refused| Against::Nobody { step: number, refused })?;
                 sent.by_prefix = by_prefix;
                 sent.is_exact = by_prefix
@@ -284,7 +301,13 @@ impl<H: Host> Executor<'_, H> {
     }
 
     /// Runs a step, and looks up what its pod will have to do.
-    fn select(&self, fleet: &mut Fleet, step: &mut Step<'_>, subset: Option<&str>) -> Result<Sent, Refused> {
+    fn select(
+        &self,
+        fleet: &mut Fleet,
+        step: &mut Step<'_>,
+        subset: Option<&str>,
+        without: &Positions,
+    ) -> Result<Sent, Refused> {
         let Step { selector, slots } = step;
         let mut states = std::mem::take(&mut fleet.states);
         let speed = self.plugin.states(fleet, &mut states);
@@ -292,6 +315,11 @@ impl<H: Host> Executor<'_, H> {
             let is_in = |target: &str| subset.split(',').any(|one| one.trim() == target);
             for (state, pod) in states.iter_mut().zip(self.router.pods()) {
                 state.outside = !is_in(&pod.target);
+            }
+        }
+        for position in without.iter() {
+            if let Some(state) = states.get_mut(position) {
+                state.outside = true;
             }
         }
         let decided = self.plugin.with_current(|current| {
@@ -326,12 +354,13 @@ impl<H: Host> Executor<'_, H> {
             by_prefix: false,
             is_exact: false,
             is_handed_over: false,
+            is_kept: true,
         })
     }
 
     /// What the log is to be told, noting in `sent` what may have to be taken back.
     fn deltas(&self, fleet: &Fleet, step: &Step<'_>, sent: &mut Sent) -> Vec<Delta> {
-        let Some(pod) = sent.pod else { return Vec::new() };
+        let Some(pod) = sent.pod.filter(|_| sent.is_kept) else { return Vec::new() };
         let (profile, slots) = (step.selector.profile, &*step.slots);
         let replica = fleet.index.replica();
         let decision = &sent.decision;
@@ -373,7 +402,7 @@ impl<H: Host> Executor<'_, H> {
         if ranks > 1 {
             let _ = self.host.set_header(Headers::Request, RANK_HEADER, &sent.rank.to_string());
         }
-        self.plugin.sent(sent.decision.pod, fleet.ticks());
+        self.plugin.sent(self.router, sent.decision.pod, fleet.ticks());
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::protocol::Protocol;
 use crate::config::Router;
-use crate::pipeline::{Decision, Profile, Refused, Scratch, Seen, Slots};
+use crate::pipeline::{Decision, Positions, Profile, Refused, Scratch, Seen, Slots};
 use std::time::Duration;
 
 /// One step of a plan: runs a profile on the slots that were prepared for it. It has no side effects, so it can be asked
@@ -45,8 +45,6 @@ pub struct PrefillDecode {
     pub position: usize,
     /// How KV is handed over.
     pub protocol: Box<dyn Protocol>,
-    /// Names of the body's fields that may be looked at or edited.
-    pub fields: Vec<&'static str>,
     /// Position of the profile that chooses who prefills.
     pub prefill: usize,
     /// Of the one that chooses who decodes.
@@ -63,8 +61,12 @@ pub struct PrefillDecode {
     pub retries_decode: bool,
     /// When it isn't worth it.
     pub worth: Worth,
+    /// Pods that can't take part.
+    pub unfit: Positions,
     /// The Envoy cluster by which prefill pods are called; `None`: each pod is one.
-    pub cluster: Option<String>,
+    pub prefill_cluster: Option<String>,
+    /// The one by which a pod is called that does all, after another refused a handoff. `None`: each pod is one.
+    pub aggregated_cluster: Option<String>,
 }
 
 /// When prefill elsewhere is worth it.
@@ -85,7 +87,7 @@ pub struct Prospect {
     pub prompt: f32,
     /// Of these, what the decode pod is not thought to hold.
     pub uncached: f32,
-    /// Seconds to the first token at the decode pod alone, and by the prefill pod; 0 where nothing is known.
+    /// Seconds to the first token at the decode pod alone; 0 where nothing is known.
     pub alone: f32,
     /// The same by the prefill pod, without the handoff.
     pub remote: f32,
@@ -106,6 +108,8 @@ pub enum Aggregated {
     Unfit,
     /// There is no prefill pod to be had.
     NoPrefill,
+    /// There is no decode pod to be had.
+    NoDecode,
     /// Prefill was tried, and failed.
     Failed,
     /// Prefill ended with nothing to hand over.
@@ -154,6 +158,7 @@ impl Aggregated {
             Self::Same => "one pod is best for both steps",
             Self::Unfit => "the request can't be split",
             Self::NoPrefill => "no prefill pod is to be had",
+            Self::NoDecode => "no decode pod is to be had",
             Self::Failed => "prefill failed",
             Self::Nothing => "prefill had nothing to hand over",
         }

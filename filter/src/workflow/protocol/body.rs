@@ -1,12 +1,15 @@
 //! A client's body, as protocols see it.
 
 use crate::request::{Edit, Endpoint, Outline};
+use serde_json::value::RawValue;
+use std::ops::Deref;
 
 /// Fields that are looked at beside the protocols' own.
-pub const FIELDS: [&str; 22] = [
+pub const FIELDS: [&str; 23] = [
     "background",
     "best_of",
     "input_ids",
+    "logprob_token_ids",
     "logprobs",
     "max_completion_tokens",
     "max_output_tokens",
@@ -30,16 +33,31 @@ pub const FIELDS: [&str; 22] = [
 
 /// A body whose fields can be edited.
 #[derive(Debug, Clone, Copy)]
-pub struct Body<'a> {
-    /// Where it was sent to.
-    pub endpoint: Endpoint,
+pub struct Fields<'a> {
     /// All of it.
     pub bytes: &'a [u8],
     /// Where its fields stand.
     pub outline: &'a Outline,
 }
 
-impl<'a> Body<'a> {
+/// The body of an inference call.
+#[derive(Debug, Clone, Copy)]
+pub struct Body<'a> {
+    /// Where it was sent to.
+    pub endpoint: Endpoint,
+    /// What it is.
+    pub fields: Fields<'a>,
+}
+
+impl<'a> Deref for Body<'a> {
+    type Target = Fields<'a>;
+
+    fn deref(&self) -> &Fields<'a> {
+        &self.fields
+    }
+}
+
+impl<'a> Fields<'a> {
     /// Whether the field stands there at all.
     pub fn has(&self, name: &str) -> bool {
         self.outline.value(self.bytes, name).is_some()
@@ -61,7 +79,9 @@ impl<'a> Body<'a> {
         strip.extend(leg);
         self.outline.edit(self.bytes, &strip)
     }
+}
 
+impl Body<'_> {
     /// Why this request can't be split over two pods whatever the protocol, if it can't.
     pub fn unfit(&self) -> Option<&'static str> {
         // Several answers would each claim the one handoff.
@@ -108,9 +128,11 @@ impl<'a> Body<'a> {
             .is_ok_and(|tools| tools.iter().all(|tool| tool.kind == "function"))
     }
 
-    /// A list of texts, or of lists of tokens. One list of tokens is one prompt.
+    /// Several texts, or lists of tokens. One list of tokens is one prompt.
     fn is_list_of_prompts(&self, name: &str) -> bool {
-        let Some([b'[', rest @ ..]) = self.field(name) else { return false };
-        rest.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| matches!(byte, b'"' | b'['))
+        let Some(list @ [b'[', ..]) = self.field(name) else { return false };
+        let is_prompt = |value: &&RawValue| value.get().starts_with(['"', '[']);
+        serde_json::from_slice::<Vec<&RawValue>>(list)
+            .is_ok_and(|list| list.len() > 1 && list.first().is_some_and(is_prompt))
     }
 }

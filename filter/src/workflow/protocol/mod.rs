@@ -17,7 +17,7 @@ mod made_up;
 #[cfg(test)]
 mod tests;
 
-pub use body::{Body, FIELDS};
+pub use body::{Body, FIELDS, Fields};
 
 use crate::config::Mistakes;
 use crate::pipeline::part::Field;
@@ -54,7 +54,7 @@ pub struct Pair<'a> {
     pub prefill: &'a Pod,
     /// The pod that decodes.
     pub decode: &'a Pod,
-    /// A number that is no other request's, and that nobody outside can guess.
+    /// A number that is no other attempt's.
     pub secret: u128,
     /// What the prefill pod answered to the [`Question`]; empty where there is none.
     pub learnt: &'a str,
@@ -137,8 +137,18 @@ pub trait Protocol {
     }
 
     /// What takes out of a client's body what only a router may say.
-    fn strip(&self, body: &Body<'_>) -> Vec<Edit<'static>> {
+    fn strip(&self, body: &Fields<'_>) -> Vec<Edit<'static>> {
         body.without(self.own_fields())
+    }
+
+    /// Envoy clusters beside the pods' own that it needs.
+    fn clusters(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// Whether what is handed over stays in the decode pod's prefix cache, so that the next request finds it there.
+    fn stays_at_decode(&self) -> bool {
+        true
     }
 
     /// What a prefill pod must be asked before its first request.
@@ -235,4 +245,14 @@ fn without_kv_address(pod: &Pod, port: u16) -> Option<String> {
             pod.name
         )),
     }
+}
+
+/// [`Protocol::unfit_pod`] where a pod must be one engine: which of its ranks prefills isn't told to the other pod.
+fn without_ranks(pod: &Pod) -> Option<String> {
+    (pod.ranks > 1).then(|| {
+        format!(
+            "the pod {:?} has several ranks, which this protocol can't name; leave out ranks, and the engines find each other",
+            pod.name
+        )
+    })
 }

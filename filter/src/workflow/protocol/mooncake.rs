@@ -6,8 +6,8 @@
 //! another reason than its length, or failed, leaves the decode pod waiting for 480 s.
 
 use super::{
-    Body, Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Question, Spoken, kv_address, vllm,
-    without_kv_address,
+    Body, Fields, Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Question, Spoken, kv_address, vllm,
+    without_kv_address, without_ranks,
 };
 use crate::config::Mistakes;
 use crate::pipeline::part::Field;
@@ -94,10 +94,11 @@ impl Protocol for Mooncake {
     }
 
     fn unfit_pod(&self, pod: &Pod) -> Option<String> {
-        without_kv_address(pod, self.port).or_else(|| {
-            let several = || format!("the pod {:?} has several ranks, each an engine of its own", pod.name);
-            (pod.ranks > 1).then(several)
-        })
+        without_ranks(pod).or_else(|| without_kv_address(pod, self.port))
+    }
+
+    fn clusters(&self) -> Vec<&str> {
+        vec![&self.bootstrap_cluster]
     }
 
     fn question(&self, prefill: &Pod) -> Option<Question> {
@@ -118,7 +119,7 @@ impl Protocol for Mooncake {
         vllm::unfit(body)
     }
 
-    fn strip(&self, body: &Body<'_>) -> Vec<Edit<'static>> {
+    fn strip(&self, body: &Fields<'_>) -> Vec<Edit<'static>> {
         vllm::strip(body)
     }
 

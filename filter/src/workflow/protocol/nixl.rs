@@ -3,7 +3,7 @@
 //! `vllm/distributed/kv_transfer/kv_connector/v1/nixl/`, as of vLLM 0.32. What the prefill pod answers is passed on as it is,
 //! whatever it holds.
 
-use super::{Body, Handoff, Leg, Order, Pair, Protocol, Spoken, vllm};
+use super::{Body, Fields, Handoff, Leg, Order, Pair, Protocol, Spoken, vllm};
 use crate::config::Mistakes;
 use crate::pipeline::part::Field;
 use crate::request::{Edit, Endpoint, Outline};
@@ -53,7 +53,7 @@ impl Protocol for Nixl {
         vllm::unfit(body)
     }
 
-    fn strip(&self, body: &Body<'_>) -> Vec<Edit<'static>> {
+    fn strip(&self, body: &Fields<'_>) -> Vec<Edit<'static>> {
         vllm::strip(body)
     }
 
@@ -71,6 +71,8 @@ impl Protocol for Nixl {
                 let edits = vec![Edit::set(vllm::PARAMS, params.to_vec())];
                 Ok(Handoff::Decode(Leg { edits, headers: Vec::new() }))
             }
+            // The prefill ended before it was done, or with nothing to fetch.
+            Some(b"null") => Ok(Handoff::Nothing),
             _ => Err(format!(
                 "the answer has no {}; start the prefill engine with --kv-transfer-config '{{\"kv_connector\":\"NixlConnector\",...}}'",
                 vllm::PARAMS
@@ -82,14 +84,19 @@ impl Protocol for Nixl {
 /// An engine that is told to fetch, but not from where, crashes or waits for ever.
 fn whole(params: &[u8]) -> Result<(), String> {
     const NEEDED: [&str; 5] =
-        ["remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port"];
+        ["do_remote_prefill", "remote_block_ids", "remote_engine_id", "remote_host", "remote_port"];
     let outline = Outline::read(params, &NEEDED).map_err(|error| error.to_string())?;
     let is_there = |name: &&str| {
-        outline.value(params, name).is_some_and(|value| !matches!(value, b"null" | b"[]" | b"[[]]" | b"\"\""))
+        let Some(value) = outline.value(params, name) else { return false };
+        match *name {
+            "do_remote_prefill" => value == b"true",
+            // One list for each group of layers, or one list.
+            "remote_block_ids" => value.first() == Some(&b'[') && value.iter().any(u8::is_ascii_digit),
+            _ => !matches!(value, b"null" | b"\"\""),
+        }
     };
     match NEEDED.iter().find(|name| !is_there(name)) {
-        // Engines before 0.13 have no such field.
-        None | Some(&"remote_request_id") => Ok(()),
+        None => Ok(()),
         Some(missing) => Err(format!("its {} say nothing of {missing}", vllm::PARAMS)),
     }
 }

@@ -5,7 +5,8 @@
 //! take its place, and an engine whose request names no address crashes or waits for ever: neither serves anything alone.
 
 use super::{
-    Body, Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Spoken, kv_address, vllm, without_kv_address,
+    Body, Fields, Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Spoken, kv_address, vllm,
+    without_kv_address, without_ranks,
 };
 use crate::config::Mistakes;
 use crate::pipeline::part::Field;
@@ -80,14 +81,14 @@ impl Protocol for P2pNccl {
     }
 
     fn unfit_pod(&self, pod: &Pod) -> Option<String> {
-        without_kv_address(pod, self.port)
+        without_ranks(pod).or_else(|| without_kv_address(pod, self.port))
     }
 
     fn unfit(&self, body: &Body<'_>) -> Option<&'static str> {
         vllm::unfit(body)
     }
 
-    fn strip(&self, body: &Body<'_>) -> Vec<Edit<'static>> {
+    fn strip(&self, body: &Fields<'_>) -> Vec<Edit<'static>> {
         let mut edits = vllm::strip(body);
         edits.extend(body.without(&[NAME]));
         edits

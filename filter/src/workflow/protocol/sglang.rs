@@ -5,7 +5,9 @@
 //! `--disaggregation-mode` serve nothing without one. The prefill pod samples the first token, which is the client's, so both get
 //! all of the request; it answers when the decode pod has the KV.
 
-use super::{Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Spoken, kv_address, without_kv_address};
+use super::{
+    Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Spoken, kv_address, without_kv_address, without_ranks,
+};
 use crate::config::Mistakes;
 use crate::pipeline::part::Field;
 use crate::pods::Pod;
@@ -31,7 +33,9 @@ const OWN: &[&str] = &[
     "bootstrap_room",
     "bootstrap_pair_key",
     "decode_tp_size",
+    "data_parallel_rank",
     "disagg_prefill_dp_rank",
+    "kv_hints",
     "routed_dp_rank",
 ];
 /// What takes the place of these fields where an engine allows it.
@@ -96,11 +100,18 @@ impl Protocol for Sglang {
     }
 
     fn unfit_pod(&self, pod: &Pod) -> Option<String> {
-        without_kv_address(pod, self.port)
+        without_ranks(pod).or_else(|| without_kv_address(pod, self.port))
+    }
+
+    fn stays_at_decode(&self) -> bool {
+        false // A decode server has no prefix cache unless it is told to.
     }
 
     fn prefill(&self, pair: &Pair<'_>) -> Leg {
-        self.leg(pair)
+        let mut leg = self.leg(pair);
+        // Its answer is nobody's; but what goes wrong is told by its status only where it isn't streamed.
+        leg.edits.extend([Edit::set("stream", &b"false"[..]), Edit::Remove("stream_options")]);
+        leg
     }
 
     fn decode(&self, pair: &Pair<'_>, _answer: &[u8]) -> Result<Handoff, String> {

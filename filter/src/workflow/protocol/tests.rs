@@ -46,7 +46,10 @@ impl Scene {
 
     fn pair(&self) -> Pair<'_> {
         Pair {
-            body: Body { endpoint: self.endpoint, bytes: self.body.as_bytes(), outline: &self.outline },
+            body: Body {
+                endpoint: self.endpoint,
+                fields: Fields { bytes: self.body.as_bytes(), outline: &self.outline },
+            },
             prefill: &self.prefill,
             decode: &self.decode,
             secret: 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210,
@@ -96,7 +99,7 @@ fn nixl_prefills_one_token_and_passes_on_what_it_is_told_as_it_is() {
 #[test]
 fn nixl_hands_over_nothing_that_would_crash_an_engine() {
     let scene = Scene::new(protocol(r#"{"type":"nixl"}"#), Endpoint::Chat, CHAT);
-    let whole = r#"{"remote_block_ids":[1],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1}"#;
+    let whole = r#"{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1}"#;
     let told = |params: &str| {
         let answer = format!(r#"{{"kv_transfer_params":{params}}}"#);
         scene.protocol.decode(&scene.pair(), answer.as_bytes())
@@ -105,15 +108,19 @@ fn nixl_hands_over_nothing_that_would_crash_an_engine() {
     assert!(told(&whole.replace(r#""remote_request_id":"r","#, "")).is_ok(), "before 0.13 there was none");
     for (part, without) in [
         ("[1]", "[]"),
+        ("[1]", "[[], [ ]]"),
         ("[1]", "null"),
+        ("true", "false"),
+        (r#""do_remote_prefill":true,"#, ""),
+        (r#""remote_port":1"#, r#""remote_port":null"#),
         (r#""remote_host":"h","#, ""),
         (r#""remote_engine_id":"e","#, ""),
-        (whole, "null"),
         (whole, "[]"),
         (whole, r#""text""#),
     ] {
         assert!(told(&whole.replace(part, without)).is_err(), "{part} -> {without}");
     }
+    assert_eq!(told("null"), Ok(Handoff::Nothing), "it ended before it was done");
     for answer in ["", "{}", "[]", "{\"kv_transfer_params\":", "\u{0}"] {
         assert!(scene.protocol.decode(&scene.pair(), answer.as_bytes()).is_err(), "{answer}");
     }
@@ -149,11 +156,13 @@ fn sglang_meets_in_a_room_at_the_prefill_pod_with_the_client_s_own_request() {
             r#"{{"text":"a","sampling_params":{{"max_new_tokens":9}},"bootstrap_host":"{host}","bootstrap_room":{room},"bootstrap_port":{port}}}"#
         )
     };
-    assert_eq!(scene.prefill().0, expected("10.0.0.1", 8998));
-    assert_eq!(scene.decode("").0, expected("10.0.0.1", 8998), "both get the same");
+    assert_eq!(scene.decode("").0, expected("10.0.0.1", 8998));
+    let prefill = expected("10.0.0.1", 8998).trim_end_matches('}').to_owned() + r#","stream":false}"#;
+    assert_eq!(scene.prefill().0, prefill, "the same, in one piece");
     scene.prefill = pod("p", "10.0.0.1:8000", &[("kv_host", "p.example"), ("kv_port", "9001")]);
     assert_eq!(scene.decode("").0, expected("p.example", 9001));
     let named = protocol(r#"{"type":"sglang"}"#);
+    assert!(named.unfit_pod(&Pod { ranks: 2, ..pod("p", "10.0.0.1:80", &[]) }).is_some());
     assert!(named.unfit_pod(&pod("p", "cluster-1", &[])).is_some(), "a cluster has no address");
     assert!(named.unfit_pod(&pod("p", "10.0.0.1:80", &[("kv_port", "x")])).is_some());
     assert!(named.unfit_pod(&pod("p", "cluster-1", &[("kv_host", "h")])).is_none());
@@ -250,9 +259,10 @@ fn what_can_t_be_split_is_known() {
         (Endpoint::Chat, r#"{"use_beam_search":true}"#, false),
         (Endpoint::Completions, r#"{"prompt":"a"}"#, true),
         (Endpoint::Completions, r#"{"prompt":[1, 2]}"#, true),
-        (Endpoint::Completions, r#"{"prompt":[ "a"]}"#, false),
-        (Endpoint::Completions, r#"{"prompt":[[1]]}"#, false),
-        (Endpoint::Generate, r#"{"text":["a"]}"#, false),
+        (Endpoint::Completions, r#"{"prompt":[ "a"]}"#, true),
+        (Endpoint::Completions, r#"{"prompt":[ "a", "b"]}"#, false),
+        (Endpoint::Completions, r#"{"prompt":[[1],[2]]}"#, false),
+        (Endpoint::Generate, r#"{"text":["a","b"]}"#, false),
         (Endpoint::Generate, r#"{"input_ids":[1]}"#, true),
         (Endpoint::Generate, r#"{"sampling_params":{"n":2}}"#, false),
         (Endpoint::Generate, r#"{"sampling_params":{"n":1}}"#, true),
@@ -276,6 +286,12 @@ fn a_client_can_t_speak_the_engines_protocol_in_any_place() {
     let of = scene.pair().body;
     let stripped = of.edited(scene.protocol.strip(&of), Vec::new());
     assert_eq!(str::from_utf8(&stripped).unwrap(), r#"{"vllm_xargs":{"a":1},"n":1}"#);
+    // More of them than are noted, so that it can't be looked through.
+    let many = vec![r#""kv_transfer_params":"""#; 300].join(",");
+    let many = format!(r#"{{"vllm_xargs":{{{many}}},"n":1}}"#);
+    let many = Scene::new(protocol(r#"{"type":"nixl"}"#), Endpoint::Chat, &many);
+    let of = many.pair().body;
+    assert_eq!(of.edited(many.protocol.strip(&of), Vec::new()), br#"{"n":1}"#);
     let harmless = Scene::new(protocol(r#"{"type":"nixl"}"#), Endpoint::Chat, r#"{"vllm_xargs":{"a":1}}"#);
     assert!(harmless.protocol.strip(&harmless.pair().body).is_empty());
 }

@@ -1,6 +1,6 @@
 //! What is common to the connectors of vLLM.
 
-use super::Body;
+use super::{Body, Fields};
 use crate::request::{Edit, Endpoint, Outline};
 
 /// Where vLLM takes `kv_transfer_params`.
@@ -30,20 +30,22 @@ pub fn one_token(body: &Body<'_>) -> Vec<Edit<'static>> {
         _ => edits.push(one("max_tokens")),
     }
     // Whoever decodes samples the first token afresh: what is told of this one is of no use.
-    edits.extend([Edit::Remove("logprobs"), Edit::Remove("top_logprobs")]);
+    edits.extend(["logprobs", "top_logprobs", "logprob_token_ids"].map(Edit::Remove));
     edits
 }
 
 /// What takes out of a client's body what only a router may say. Fields of `vllm_xargs` become the engine's own, too, and an
 /// engine that is told there of a transfer crashes.
-pub fn strip(body: &Body<'_>) -> Vec<Edit<'static>> {
+pub fn strip(body: &Fields<'_>) -> Vec<Edit<'static>> {
     let mut edits = body.without(OWN);
-    if let Some(arguments) = body.field("vllm_xargs")
-        && let Ok(outline) = Outline::read(arguments, OWN)
-        && OWN.iter().any(|name| outline.value(arguments, name).is_some())
-    {
-        let removed: Vec<_> = OWN.iter().copied().map(Edit::Remove).collect();
-        edits.push(Edit::set("vllm_xargs", outline.edit(arguments, &removed)));
+    match body.field("vllm_xargs").map(|arguments| (arguments, Outline::read(arguments, OWN))) {
+        Some((arguments, Ok(outline))) if outline.has_any() => {
+            let removed: Vec<_> = OWN.iter().copied().map(Edit::Remove).collect();
+            edits.push(Edit::set("vllm_xargs", outline.edit(arguments, &removed)));
+        }
+        None | Some((_, Ok(_))) => {}
+        // What can't be looked through isn't passed on.
+        Some((_, Err(_))) => edits.push(Edit::Remove("vllm_xargs")),
     }
     edits
 }
