@@ -32,16 +32,19 @@ impl<S> Default for Guard<S> {
 }
 
 impl<S> Guard<S> {
-    /// Whether a request may be held for its body; if so, it is watched from `now` (in ticks) where needed.
-    pub fn may_hold(&mut self, now: u64, stream: impl FnOnce() -> S) -> bool {
+    /// Whether a request may be held for its body; if so, it is watched from `now` (in ticks) where needed. One that `must` be read to
+    /// be served is held as long as there is room to watch it.
+    pub fn may_hold(&mut self, now: u64, must: bool, stream: impl FnOnce() -> S) -> bool {
         if self.body_seen {
             return true;
         }
-        let probing = self.unanswered < ENOUGH || now.saturating_sub(self.last_probe) >= PROBE;
+        let probing = must || self.unanswered < ENOUGH || now.saturating_sub(self.last_probe) >= PROBE;
         if !probing || self.watched.len() >= MOST_WATCHED {
             return false;
         }
-        self.last_probe = now;
+        if !must {
+            self.last_probe = now;
+        }
         self.watched.push_back((now, stream()));
         true
     }
@@ -78,10 +81,10 @@ mod tests {
     #[test]
     fn a_body_ends_the_watch() {
         let mut guard = Guard::default();
-        assert!(guard.may_hold(0, || 1));
+        assert!(guard.may_hold(0, false, || 1));
         guard.body_arrived();
         assert_eq!(guard.overdue(1000), None);
-        assert!(guard.may_hold(1000, || 2));
+        assert!(guard.may_hold(1000, false, || 2));
         assert_eq!(guard.overdue(5000), None, "nothing is watched any more");
     }
 
@@ -89,7 +92,7 @@ mod tests {
     fn held_requests_are_sent_on_after_a_second_and_holding_stops() {
         let mut guard = Guard::default();
         for stream in 0..3 {
-            assert!(guard.may_hold(stream, || stream));
+            assert!(guard.may_hold(stream, false, || stream));
         }
         assert_eq!(guard.overdue(9), None);
         assert_eq!(guard.overdue(10), Some(0));
@@ -99,17 +102,18 @@ mod tests {
         assert!(!guard.sent_on());
         assert_eq!(guard.overdue(12), Some(2));
         assert!(guard.sent_on(), "reported once");
-        assert!(!guard.may_hold(13, || 4));
-        assert!(guard.may_hold(2 + 300, || 5), "a probe");
-        assert!(!guard.may_hold(2 + 301, || 6));
+        assert!(!guard.may_hold(13, false, || 4));
+        assert!(guard.may_hold(13, true, || 4), "it can't go unread");
+        assert!(guard.may_hold(2 + 300, false, || 5), "a probe");
+        assert!(!guard.may_hold(2 + 301, false, || 6));
         guard.body_arrived();
-        assert!(guard.may_hold(400, || 7));
+        assert!(guard.may_hold(400, false, || 7));
     }
 
     #[test]
     fn the_watch_is_bounded() {
         let mut guard = Guard::default();
-        let held = (0..10_000).filter(|stream| guard.may_hold(0, || *stream)).count();
+        let held = (0..10_000).filter(|stream| guard.may_hold(0, false, || *stream)).count();
         assert_eq!(held, MOST_WATCHED);
     }
 }

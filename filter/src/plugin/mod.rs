@@ -212,7 +212,7 @@ impl Plugin {
                     Level::Error,
                     "warmpath: Envoy holds requests without giving their bodies. Set \
                      allow_on_headers_stop_iteration: true in the wasm filter's config (next to vm_config); until then \
-                     requests go by load, unread.",
+                     requests go by load, unread, and those of workflows are answered with 503.",
                 );
             }
         }

@@ -156,8 +156,10 @@ impl Stream {
         stream.headers = headers;
         let Some(content) = readable else { return stream.decide(host, None, None) };
         let now = plugin.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
-        let may_hold =
-            plugin.guard.try_borrow_mut().is_ok_and(|mut guard| guard.may_hold(now, || Rc::downgrade(this)));
+        let may_hold = plugin
+            .guard
+            .try_borrow_mut()
+            .is_ok_and(|mut guard| guard.may_hold(now, router.is_guarded(), || Rc::downgrade(this)));
         if !may_hold {
             stream.unread = Some(Unread::Unheld);
             plugin.count(host, Metric::Unheld);
