@@ -2,6 +2,7 @@
 
 use super::feedback::Prediction;
 use super::progress::Sign;
+use super::remote::TIMED_OUT;
 use super::usage::{TAIL, Tail, Usage};
 use super::{Flow, Phase, Stream};
 use crate::blocks::Chain;
@@ -24,8 +25,6 @@ const BROKE_OFF: &[u8] = b"upstream_reset";
 const UNREACHABLE: [&[u8]; 3] = [b"connection_failure", b"connection_timeout", b"no_healthy_upstream"];
 /// What a reset is for that Envoy made itself: one of the cluster's circuit breakers is open.
 const OVERFLOW: &[u8] = b"{overflow";
-/// What Envoy answers in place of a pod that took too long.
-const TIMED_OUT: u16 = 504;
 /// How the first event of a stream begins that will have no token.
 const ERROR_EVENTS: [&[u8]; 3] = [b"data: {\"error\"", b"data:{\"error\"", b"event: error"];
 /// By what the endpoint picker protocol tells which endpoint served.

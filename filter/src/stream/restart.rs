@@ -1,10 +1,10 @@
-//! A request whose decode pod refused it is started again, at a pod that does all of it.
+//! A request whose decode pod refused it, or whose prefill failed beside it, is started again at a pod that does all of it.
 //!
 //! Envoy's router is done with the request by then, so it is a call, and its answer reaches the client in one piece. That is for
-//! the few that a pod refused after their prefill; the others stream.
+//! the few that come so far; the others stream.
 
 use super::progress::{Progress, Sign};
-use super::remote::{forwarded, status};
+use super::remote::{addressed, forwarded, status};
 use super::{Flow, Stream};
 use crate::blocks::{BlockSize, Chain};
 use crate::config::{Router, Routing};
@@ -15,7 +15,7 @@ use crate::pipeline::{Body, Input, Slots};
 use crate::pods::Verdict;
 use crate::request::Outline;
 use crate::workflow::protocol;
-use crate::workflow::{Executor, PrefillDecode, RANK_HEADER, Sent};
+use crate::workflow::{Executor, PrefillDecode, Sent};
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
@@ -104,17 +104,11 @@ impl Stream {
         let pod = router.pods().get(sent.decision.pod)?;
         let routing = &self.plugin.settings.routing;
         let (path, rank) = (kept.headers.text(":path")?, sent.rank.to_string());
-        let mut headers = vec![(":method", "POST"), (":path", &*path), (":authority", pod.target.as_str())];
         let cluster = match routing {
-            Routing::Address { .. } => {
-                headers.push((routing.header(), &pod.target));
-                workflow.aggregated_cluster.as_deref()?
-            }
+            Routing::Address { .. } => workflow.aggregated_cluster.as_deref()?,
             Routing::Cluster { .. } => pod.target.as_str(),
         };
-        if pod.ranks > 1 {
-            headers.push((RANK_HEADER, &rank));
-        }
+        let mut headers = addressed(routing, pod, &rank, &path);
         forwarded(&kept.headers, workflow, &mut headers);
         let fields = protocol::Fields { bytes: &kept.body, outline: &kept.outline };
         let stripped = fields.edited(router.strip(&fields), Vec::new());
