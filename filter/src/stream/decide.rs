@@ -213,7 +213,9 @@ impl Stream {
                 return explain::shed(host, limit, plugin.settings.admission.retry_after_seconds);
             }
         };
-        count(host, fleet, &sent);
+        if self.failed.is_none() {
+            count(host, fleet, &sent);
+        }
         if let Some(explanation) = &mut self.explanation {
             explanation.fill(router, profile, &fleet.scratch, &sent);
         }
