@@ -51,7 +51,7 @@ impl Default for RawPrefill {
         Self {
             profile: "prefill".to_owned(),
             cluster: None,
-            timeout_seconds: 60,
+            timeout_seconds: 120,
             attempts: 2,
             on_failure: OnFailure::Aggregated,
         }

@@ -183,13 +183,15 @@ impl Stream {
         if end_of_stream {
             return None;
         }
-        let path = headers.text(":path")?;
-        let is_post = headers.text(":method")? == "POST";
+        let (path, method) = (headers.text(":path")?, headers.text(":method")?);
+        let is_post = method == "POST";
+        // What is open without being a body: upgrades to WebSocket, and tunnels.
+        let has_body = !matches!(&*method, "GET" | "HEAD" | "OPTIONS" | "CONNECT" | "TRACE");
         let is_wanted = || router.needs_body(&path, &|name| headers.get(name).map(Cow::into_owned));
         let content = match Endpoint::of_path(&path).filter(|_| is_post && is_wanted()) {
             Some(endpoint) => Content::Call(endpoint),
             // Forms, such as sounds, have no fields of the engines' JSON.
-            None if router.is_guarded() && !is_form(headers) => Content::Other,
+            None if router.is_guarded() && has_body && !is_form(headers) => Content::Other,
             None => return None,
         };
         let json = headers.text("content-type").is_none_or(|kind| kind.to_ascii_lowercase().contains("json"));

@@ -304,6 +304,43 @@ fn who_leaves_during_prefill_is_counted_and_forgotten_in_time() {
 }
 
 #[test]
+fn what_is_no_call_is_looked_through_and_what_has_no_body_isn_t_held() {
+    let send = |method: &str, path: &str, kind: &str, body: &str| {
+        let stand = stand("", "");
+        let headers = [(":method", method), (":path", path), ("content-type", kind), ("x-ticket", "stolen")];
+        let headers = headers.into_iter();
+        let mut state = stand.host.state.borrow_mut();
+        state.request = headers.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())).collect();
+        state.body = body.as_bytes().to_vec();
+        drop(state);
+        let mut flow = Stream::on_request_headers(&stand.stream, &stand.host, false);
+        let held = flow == Flow::Pause && stand.responses().is_empty();
+        if held {
+            flow = stand.stream.borrow_mut().on_request_body(&stand.host, body.len(), true);
+        }
+        let refused = stand.responses().first().map(|(status, _)| *status);
+        assert_eq!((flow == Flow::Pause, stand.request("x-ticket")), (refused.is_some(), String::new()));
+        (held, refused, stand.now_body())
+    };
+    let json = "application/json";
+    let hostile = r#"{"ticket": "stolen", "a": 1}"#;
+    for path in ["/v1/chat/completion%73", "/invocations", "/v1/embeddings", "/"] {
+        assert_eq!(send("POST", path, json, hostile), (true, None, r#"{ "a": 1}"#.to_owned()), "{path}");
+    }
+    for (method, kind) in [("GET", json), ("CONNECT", ""), ("POST", "multipart/form-data; boundary=x")] {
+        assert_eq!(
+            send(method, "/v1/audio", kind, hostile),
+            (false, None, hostile.to_owned()),
+            "{method} {kind}"
+        );
+    }
+    for body in ["", "[]", r#"{"a": NaN}"#, "\u{feff}{}"] {
+        assert_eq!(send("POST", "/v1/other", json, body), (true, Some(400), body.to_owned()), "{body}");
+    }
+    assert_eq!(send("PUT", "/v1/other", "text/plain", hostile).1, Some(415));
+}
+
+#[test]
 fn an_answer_to_another_call_is_none_of_its_business() {
     let stand = stand("", "");
     stand.send();
