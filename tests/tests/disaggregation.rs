@@ -267,7 +267,8 @@ fn scripted(wait: Duration, answer: &'static str) -> SocketAddr {
 fn a_failed_prefill_breaks_off_a_stream_that_has_begun_without_a_token() {
     const BEGUN: &str =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-    const FAILED: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\nno";
+    const FAILED: &str =
+        "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
     let prefill = scripted(Duration::from_millis(1500), FAILED);
     let decode = scripted(Duration::ZERO, BEGUN);
     let pod = |name: &str, role: &str, address: SocketAddr| json!({"name": name, "address": address.to_string(), "labels": {"role": role}});
