@@ -82,7 +82,7 @@ for number, text in enumerate([
 # A body and an answer for each protocol.
 for number, (body, answer) in enumerate([
     ('{"model":"m","messages":[],"max_tokens":9,"stream":true,"stream_options":{},"kv_transfer_params":{"do_remote_prefill":true}}',
-     '{"kv_transfer_params":{"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1}}'),
+     '{"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1}}'),
     ('{"prompt":[1,2],"vllm_xargs":{"a":1,"kv_transfer_params":""},"n":1}', '{"choices":[{"finish_reason":"length"}]}'),
     ('{"text":"a","sampling_params":{"n":1},"bootstrap_room":1,"bootstrap_host":"h"}', ''),
     ('{"prompt":"a","max_tokens":9,"disaggregated_params":{}}',
