@@ -74,7 +74,7 @@ metrics! {
     PrefillsAbandoned Counter "prefills_abandoned" "Prefills whose client left, or whose decode failed, before they ended: their KV is held until the engine's own time-out.";
     TokensAbandoned Counter "prefill_tokens_abandoned" "Tokens that these were to prefill.";
     HandoffsLost Counter "handoffs_lost" "Requests that were handed over, and got no answer from a decode pod: their KV may be held likewise.";
-    StartedAgain Counter "workflows_started_again" "Requests whose decode pod refused a handoff, and which one pod then did as a whole: the answer came in one piece.";
+    StartedAgain Counter "workflows_started_again" "Requests whose decode pod refused a handoff, or whose prefill failed while it was at work, and which one pod then did as a whole: the answer came in one piece.";
     Unserved Counter "workflows_unserved" "Requests of a workflow answered here, or broken off, because a step failed and nobody could take its place.";
     Withdrawn Counter "withdrawn" "Requests that failed, so that what they were to leave in a cache was withdrawn.";
     LogFull Counter "log_full" "Speculative entries dropped, because a checkpoint was due.";

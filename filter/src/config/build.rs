@@ -14,6 +14,8 @@ use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, 
 use crate::pods::{Found, Pod};
 use crate::prompt::delivery::{Remote, Source};
 use crate::request::Limits;
+use crate::workflow::protocol::FIELDS;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -98,11 +100,28 @@ fn build(raw: &RawConfig, found: &[Found], mut mistakes: Mistakes) -> Result<Rou
     match default {
         Some(default) if mistakes.is_empty() => {
             let profiles = built.into_iter().flatten().collect();
-            let workflows = workflows.into_iter().flatten().collect();
-            Ok(Router { pods, configured: configured.len(), profiles, workflows, default, rules, settings })
+            let workflows: Vec<_> = workflows.into_iter().flatten().collect();
+            let protocols = || workflows.iter().map(|workflow| &workflow.protocol);
+            let fields = FIELDS.iter().chain(protocols().flat_map(|protocol| protocol.own_fields()));
+            let headers = protocols().flat_map(|protocol| protocol.own_headers());
+            Ok(Router {
+                pods,
+                configured: configured.len(),
+                profiles,
+                guarded_fields: each_once(fields),
+                guarded_headers: each_once(headers),
+                workflows,
+                default,
+                rules,
+                settings,
+            })
         }
         _ => Err(mistakes),
     }
+}
+
+fn each_once<'a>(names: impl Iterator<Item = &'a &'static str>) -> Vec<&'static str> {
+    names.copied().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {

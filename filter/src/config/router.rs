@@ -9,7 +9,7 @@ use crate::pipeline::{Decision, Profile, Refused, Scratch, Seen, Slots, World};
 use crate::pods::{BreakerSettings, Found, Pod};
 use crate::prompt::delivery::Source;
 use crate::request::{Edit, Limits};
-use crate::workflow::protocol::{FIELDS, Fields};
+use crate::workflow::protocol::Fields;
 use crate::workflow::{Plan, PrefillDecode};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,8 @@ pub struct Router {
     pub(super) configured: usize,
     pub(super) profiles: Vec<Profile>,
     pub(super) workflows: Vec<PrefillDecode>,
+    pub(super) guarded_fields: Vec<&'static str>,
+    pub(super) guarded_headers: Vec<&'static str>,
     pub(super) default: Target,
     pub(super) rules: Vec<Rule>,
     pub(super) settings: Settings,
@@ -189,14 +191,13 @@ impl Router {
     }
 
     /// Fields of bodies that are looked at where that is so.
-    pub fn guarded_fields(&self) -> Vec<&'static str> {
-        let own = self.workflows.iter().flat_map(|workflow| workflow.protocol.own_fields());
-        FIELDS.iter().chain(own).copied().collect()
+    pub fn guarded_fields(&self) -> &[&'static str] {
+        &self.guarded_fields
     }
 
     /// Headers that only a router may set there.
-    pub fn guarded_headers(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.workflows.iter().flat_map(|workflow| workflow.protocol.own_headers()).copied()
+    pub fn guarded_headers(&self) -> &[&'static str] {
+        &self.guarded_headers
     }
 
     /// What takes out of a body what only a router may say.

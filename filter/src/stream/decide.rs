@@ -9,11 +9,11 @@ use crate::explain;
 use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Host};
 use crate::metrics::Metric;
-use crate::pipeline::{Body, Input, Positions, Profile, Slots};
+use crate::pipeline::{Body, Input, Positions, Profile, Refused, Slots};
 use crate::plugin::Plugin;
 use crate::request::{Endpoint, Outline};
 use crate::workflow::protocol;
-use crate::workflow::{Aggregated, Executor, Outcome, Plan, PrefillDecode, Sent, TwoSteps};
+use crate::workflow::{Aggregated, Executor, Limit, Outcome, Plan, PrefillDecode, Sent, TwoSteps};
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fmt;
@@ -76,6 +76,16 @@ impl<H: Host> Desk<'_, H> {
         let turn = fleet.next_turn();
         profile.prepare(&Input { header: &lookup, body }, turn, slots);
     }
+
+    fn refuse(&self, fleet: &Fleet, refused: &Refused) -> Flow {
+        fleet.metrics.add(self.host, Metric::Refused, 1);
+        explain::refuse(self.host, refused, self.plugin.settings.admission.retry_after_seconds)
+    }
+
+    fn shed(&self, fleet: &Fleet, limit: Limit) -> Flow {
+        fleet.metrics.add(self.host, Metric::Shed, 1);
+        explain::shed(self.host, limit, self.plugin.settings.admission.retry_after_seconds)
+    }
 }
 
 impl Stream {
@@ -135,7 +145,7 @@ impl Stream {
         }
         let unread = self.unread.take();
         match bytes {
-            Some(bytes) => Outline::read(bytes, &router.guarded_fields())
+            Some(bytes) => Outline::read(bytes, router.guarded_fields())
                 .map(Some)
                 .map_err(|error| (400, error.to_string())),
             None => match unread {
@@ -204,14 +214,8 @@ impl Stream {
                 fleet.metrics.add(host, Metric::ByRoundRobin, 1);
                 return Flow::Continue;
             }
-            Outcome::Refused(refused) => {
-                fleet.metrics.add(host, Metric::Refused, 1);
-                return explain::refuse(host, &refused, plugin.settings.admission.retry_after_seconds);
-            }
-            Outcome::Shed(limit) => {
-                fleet.metrics.add(host, Metric::Shed, 1);
-                return explain::shed(host, limit, plugin.settings.admission.retry_after_seconds);
-            }
+            Outcome::Refused(refused) => return desk.refuse(fleet, &refused),
+            Outcome::Shed(limit) => return desk.shed(fleet, limit),
         };
         if self.failed.is_none() {
             count(host, fleet, &sent);
@@ -256,20 +260,13 @@ impl Stream {
         }
         let executor = Executor { without: workflow.unfit, ..desk.executor() };
         let two = executor.run_two(fleet, workflow, &mut prefill_slots, &mut self.slots);
-        let retry_after = desk.plugin.settings.admission.retry_after_seconds;
         let (prefill, decode) = match two {
             TwoSteps::Chosen { prefill, decode } => (*prefill, *decode),
             TwoSteps::Aggregated(why) => {
                 return self.aggregated(desk, fleet, workflow, read, body, (why, why.reason()));
             }
-            TwoSteps::Refused(refused) => {
-                fleet.metrics.add(desk.host, Metric::Refused, 1);
-                return explain::refuse(desk.host, &refused, retry_after);
-            }
-            TwoSteps::Shed(limit) => {
-                fleet.metrics.add(desk.host, Metric::Shed, 1);
-                return explain::shed(desk.host, limit, retry_after);
-            }
+            TwoSteps::Refused(refused) => return desk.refuse(fleet, &refused),
+            TwoSteps::Shed(limit) => return desk.shed(fleet, limit),
         };
         fleet.metrics.add(desk.host, Metric::RemotePrefills, 1);
         count(desk.host, fleet, &decode);

@@ -145,7 +145,7 @@ impl Stream {
         for name in own.chain(rank).chain(handoff) {
             let _ = host.remove_header(Headers::Request, name);
         }
-        for name in router.guarded_headers() {
+        for &name in router.guarded_headers() {
             let _ = host.remove_header(Headers::Request, name);
         }
         let headers = host.headers(Headers::Request).unwrap_or_default();

@@ -32,7 +32,10 @@ impl Stream {
             return self.on_whole(host);
         }
         let (Some(mut remote), Some(router)) = (self.remote.take(), self.router.clone()) else { return };
-        let Some(workflow) = router.workflows().get(remote.workflow) else { return };
+        let Some(workflow) = router.workflows().get(remote.workflow) else {
+            explain::reject(host, 503, "its workflow is gone");
+            return;
+        };
         let (plugin, endpoint) = (self.plugin.clone(), remote.endpoint);
         let with = With { host, router: &router, workflow };
         let flow = match plugin.fleet.try_borrow_mut() {

@@ -29,6 +29,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// A tick.
 const TICK: Duration = Duration::from_millis(100);
+
 /// A request whose prefill is under way, or about to be.
 pub struct Remote {
     /// Position of its workflow.
@@ -124,9 +125,14 @@ impl Stream {
         headers: HeaderMap,
         bytes: &[u8],
     ) -> Flow {
-        let Some(router) = self.router.clone() else { return Flow::Continue };
-        let Some(workflow) = router.workflows().get(remote.workflow) else { return Flow::Continue };
-        let with = With { host, router: &router, workflow };
+        let router = self.router.clone();
+        let found =
+            router.as_ref().and_then(|router| Some((router, router.workflows().get(remote.workflow)?)));
+        let Some((router, workflow)) = found else {
+            // Never as it came: the client's own fields are in it yet.
+            return self.fail(host, fleet, "its workflow is gone");
+        };
+        let with = With { host, router, workflow };
         remote.headers = headers;
         remote.progress = Some(Progress::begin(host, fleet, &self.plugin.settings, &remote.sent, None));
         if !self.call(with, fleet, &mut remote, bytes) {
@@ -153,13 +159,13 @@ impl Stream {
     }
 
     /// No prefill pod gave a handoff: the request is to be decided anew, in one step.
-    fn step_down(&mut self, host: &impl Host, fleet: &mut Fleet, remote: Remote, why: Aggregated) -> Flow {
-        self.end_both(host, fleet, remote, why);
-        self.again = true;
-        Flow::Pause
-    }
-
-    fn end_both(&mut self, host: &impl Host, fleet: &mut Fleet, mut remote: Remote, why: Aggregated) {
+    fn step_down(
+        &mut self,
+        host: &impl Host,
+        fleet: &mut Fleet,
+        mut remote: Remote,
+        why: Aggregated,
+    ) -> Flow {
         end_prefill(host, fleet, &mut remote, why == Aggregated::Nothing);
         self.withdraw(host, fleet);
         if let Some(progress) = self.progress.take() {
@@ -168,6 +174,8 @@ impl Stream {
         self.sent = None;
         self.failed = Some(why);
         self.headers = remote.headers;
+        self.again = true;
+        Flow::Pause
     }
 
     /// The request can't be served any more.
