@@ -119,6 +119,15 @@ pub enum Headers {
     Answer,
 }
 
+/// What becomes of `content-length` when a body is replaced: Envoy sends on what that says, whatever the length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// It is set. The headers must be held.
+    Set,
+    /// The headers are gone, and went without it.
+    Removed,
+}
+
 /// Everything else that Warmpath asks of Envoy. Calls on headers, body and properties speak of the current stream.
 pub trait Host: SharedData {
     /// Wall-clock time since the epoch. It can jump: never conclude from it that somebody is dead.
@@ -152,8 +161,8 @@ pub trait Host: SharedData {
     fn remove_header(&self, map: Headers, name: &str) -> HostResult<()>;
     /// Copies at most `max` bytes of the buffered request body.
     fn request_body(&self, max: usize) -> HostResult<Vec<u8>>;
-    /// Replaces the whole buffered request body, with its `content-length`: Envoy sends on what that says, whatever the length.
-    fn replace_request_body(&self, body: &[u8]) -> HostResult<()>;
+    /// Replaces the whole buffered request body.
+    fn replace_request_body(&self, body: &[u8], length: Length) -> HostResult<()>;
 
     /// Copies the bytes of the response body's part that is passing, from `start` on, at most `max`.
     fn response_body(&self, start: usize, max: usize) -> HostResult<Vec<u8>>;

@@ -38,7 +38,8 @@ metrics! {
     NotFollowed Counter "step_down_not_followed" "Prompts compared as text, because they can't be rendered or tokenized as the engine does.";
     HostErrors Counter "step_down_host_error" "Hostcalls that failed and made a request step down.";
     Unheld Counter "step_down_unheld" "Requests sent on unread, because Envoy gave no body within a second.";
-    Moved Counter "moved" "Requests that Envoy's retry took to another pod than the first choice.";
+    Moved Counter "moved" "Requests that Envoy took to another pod than the first choice.";
+    Astray Counter "astray" "Of these, requests that went there at Envoy's first attempt: its cluster lacks the pod, or nothing reads what Warmpath chose. The log says more.";
     Opened Counter "pods_failed" "Times that a pod was passed over from then on, because it failed.";
     PodsBusy Counter "pods_busy" "Answers by which a pod said that it is busy: 429, or 503 with Retry-After.";
     PodsPassed Gauge "pods_passed_over" "Pods that are passed over now, in the VM that keeps house.";

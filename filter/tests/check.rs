@@ -1,5 +1,6 @@
 //! `warmpath check` on files that are right, wrong, or will hurt.
 
+use serde_json::{Value, json};
 use warmpath::check::run;
 
 /// Exit code, output and complaints of a command line.
@@ -101,7 +102,9 @@ fn values_at_the_edge() {
         ("max_requests: 65536", "max_requests: 1024", Some("thresholds[0].max_requests: is not above 1024")),
         ("refused-stream,reset", "refused-stream", Some("retry_policy.retry_on: doesn't retry on reset")),
         ("stream_idle_timeout: 300s", "stream_idle_timeout: 0s", Some("stream_idle_timeout: is not set")),
-        ("FAIL_RELOAD", "FAIL_OPEN", Some("failure_policy: is not FAIL_RELOAD")),
+        ("FAIL_RELOAD", "FAIL_OPEN", Some("that worker goes on without Warmpath")),
+        ("failure_policy: FAIL_RELOAD", "fail_open: true", Some("that worker goes on without Warmpath")),
+        ("FAIL_RELOAD", "FAIL_CLOSED", Some("that worker answers 503")),
         ("cluster: pods\n", "cluster: other\n", None),
         (
             "override_host_sources: [{header: x-gateway-destination-endpoint}]",
@@ -119,6 +122,58 @@ fn values_at_the_edge() {
             }
         }
     }
+}
+
+#[test]
+fn a_choice_in_filter_state_must_be_waited_for_and_read() {
+    let file = format!("{}/../examples/filter-state/envoy.yaml", env!("CARGO_MANIFEST_DIR"));
+    let good: Value = serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let manager = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+    let warnings = |change: &dyn Fn(&mut Value)| {
+        let mut value = good.clone();
+        change(value.pointer_mut(manager).unwrap());
+        let report = warmpath::check::check(&value);
+        assert!(report.mistakes.is_empty(), "{report}");
+        report.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let filters = |manager: &mut Value, change: &dyn Fn(&mut Vec<Value>)| {
+        change(manager["http_filters"].as_array_mut().unwrap());
+    };
+    assert_eq!(warnings(&|_| ()), [] as [String; 0]);
+
+    let buffer = "http_filters: has no envoy.filters.http.buffer behind";
+    for found in [
+        warnings(&|manager| filters(manager, &|filters| drop(filters.remove(1)))),
+        // Before Warmpath it holds nothing for it.
+        warnings(&|manager| filters(manager, &|filters| filters.swap(0, 1))),
+    ] {
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(buffer), "{found:?}");
+    }
+
+    let unset = |manager: &mut Value| {
+        manager["route_config"].as_object_mut().unwrap().remove("request_headers_to_add");
+    };
+    let found = warnings(&unset);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("request_headers_to_add: doesn't set x-gateway-destination-endpoint"),
+        "{found:?}"
+    );
+    assert!(found[0].contains("%FILTER_STATE(wasm.warmpath.destination:PLAIN)%"), "{found:?}");
+    // A filter may set it as well, unless the headers pass it before they are held.
+    let header = json!({"key": "X-Gateway-Destination-Endpoint", "value": "%FILTER_STATE(wasm.warmpath.destination:PLAIN)%"});
+    let sets = json!({"name": "m", "typed_config": {"mutations": {"request_mutations": [{"append": {"header": header}}]}}});
+    for (at, expected) in [(2, 0), (1, 1), (0, 1)] {
+        let found = warnings(&|manager| {
+            unset(manager);
+            filters(manager, &|filters| filters.insert(at, sets.clone()));
+        });
+        assert_eq!(found.len(), expected, "{at}: {found:?}");
+    }
+    // Routes that can't be seen may do all of it.
+    let found = warnings(&|manager| drop(manager.as_object_mut().unwrap().remove("route_config")));
+    assert_eq!(found, [] as [String; 0]);
 }
 
 #[test]

@@ -600,6 +600,31 @@ fn parts_that_look_at_load() {
 }
 
 #[test]
+fn what_needs_headers_is_refused_where_they_are_gone() {
+    let json = r#"{"pods": [{"cluster": "a"}], "routing": {"by": "cluster", "via": "filter-state"}}"#;
+    refuses(json, "routing.via", &["too late for a cluster_header", "route by address"]);
+    refuses_field(
+        r#""routing": {"via": "carrier-pigeon"}"#,
+        "routing.via",
+        &["unknown variant", "filter-state"],
+    );
+    let workflow = |protocol: &str, more: &str| {
+        let pods = r#""pods": [{"name": "a", "address": "10.0.0.1:80", "labels": {"role": "both"}}]"#;
+        let workflow = format!(r#"{{"protocol": {{"type": "{protocol}"}}, "cluster": "pods"{more}}}"#);
+        format!(
+            r#"{{{pods}, "routing": {{"via": "filter-state"}}, "workflow": "w", "workflows": {{"w": {workflow}}}}}"#
+        )
+    };
+    for protocol in ["nixl", "sglang", "tensorrt-llm"] {
+        assert!(load(workflow(protocol, "").as_bytes()).is_ok(), "{protocol} hands over in the body");
+    }
+    refuses(&workflow("p2p-nccl", ""), "workflows.w.protocol", &["by a header", "routing.via to \"header\""]);
+    let retries = r#", "decode": {"retry_on_connect_failure": true}"#;
+    let path = "workflows.w.decode.retry_on_connect_failure";
+    refuses(&workflow("nixl", retries), path, &["by a header", "remove it"]);
+}
+
+#[test]
 fn an_endpoint_picker_routes_by_address() {
     let json = r#"{"pods": [{"cluster": "a"}], "routing": {"by": "cluster", "endpoint_picker": true}}"#;
     refuses(json, "routing.endpoint_picker", &["route by address"]);

@@ -46,6 +46,34 @@ impl Config {
         }
     }
 
+    /// Has stock filters behind Warmpath hold the headers and set the routing header, as where a control plane can't set
+    /// `allow_on_headers_stop_iteration`.
+    pub fn leave_to_filter_state(&mut self) {
+        self.edit_plugin("/routing/via", json!("filter-state"));
+        for filter in self.wasm_filters() {
+            filter["config"].as_object_mut().expect("an object").remove("allow_on_headers_stop_iteration");
+        }
+        let buffer = json!({
+            "name": "envoy.filters.http.buffer",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+                "max_request_bytes": 33_554_432,
+            }
+        });
+        let set = |header: &str, state: &str| {
+            json!({
+                "header": {"key": header, "value": format!("%FILTER_STATE({state}:PLAIN)%")},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            })
+        };
+        let hcm = self.hcm();
+        let filters = hcm["http_filters"].as_array_mut().expect("a list");
+        let warmpath = filters.iter().position(|filter| filter["name"] == "warmpath").expect("it is there");
+        filters.insert(warmpath + 1, buffer);
+        hcm["route_config"]["request_headers_to_add"] =
+            json!([set("x-gateway-destination-endpoint", "wasm.warmpath.destination")]);
+    }
+
     /// Sets a value by JSON pointer.
     pub fn edit(&mut self, pointer: &str, value: Value) {
         set(&mut self.root, pointer, value);

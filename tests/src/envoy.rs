@@ -182,6 +182,12 @@ impl Builder {
         self
     }
 
+    /// Has stock filters behind Warmpath hold the headers and set the routing header.
+    pub fn via_filter_state(mut self) -> Self {
+        self.config.leave_to_filter_state();
+        self
+    }
+
     /// Loads another module than the one under test.
     pub fn module(mut self, file: &Path) -> Self {
         self.module = Some(file.to_owned());

@@ -263,13 +263,19 @@ impl Host for EnvoyHost {
         Ok(bytes.unwrap_or_default())
     }
 
-    fn replace_request_body(&self, body: &[u8]) -> HostResult<()> {
+    fn replace_request_body(&self, body: &[u8], length: Length) -> HostResult<()> {
+        let (data, len) = (body.as_ptr(), body.len());
+        let replace = || {
+            let status = unsafe { proxy_set_buffer_bytes(REQUEST_BODY, 0, usize::MAX, data, len) };
+            check("set_request_body", status)
+        };
+        if length == Length::Removed {
+            return replace();
+        }
         // A body that is longer than its headers say runs into the next request of its connection: whatever fails, they never
         // say another length than the body has.
         self.remove_header(Headers::Request, "content-length")?;
-        let (data, len) = (body.as_ptr(), body.len());
-        let status = unsafe { proxy_set_buffer_bytes(REQUEST_BODY, 0, usize::MAX, data, len) };
-        check("set_request_body", status)?;
+        replace()?;
         self.set_header(Headers::Request, "content-length", &len.to_string())
     }
 

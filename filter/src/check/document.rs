@@ -74,13 +74,12 @@ impl<'a> Node<'a> {
         self.field(name)?.text()
     }
 
-    /// A whole number, which protobuf's JSON may spell as a string.
-    /// A boolean, as JSON or in words.
+    /// Is it this boolean?
     pub fn is(&self, wanted: bool) -> bool {
         self.value.as_bool() == Some(wanted)
     }
 
-    /// A number, where it is one.
+    /// A whole number, which protobuf's JSON may spell as a string.
     pub fn number(&self) -> Option<u64> {
         self.value.as_u64().or_else(|| self.text()?.parse().ok())
     }

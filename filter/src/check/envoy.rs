@@ -5,7 +5,7 @@ use super::document::Node;
 use super::events;
 use super::plugins::{Plugin, Role, find};
 use super::report::Report;
-use super::{routes, workflows};
+use super::{placement, routes, workflows};
 use crate::config::load;
 use crate::events::ZMQ_ROOT;
 use serde_json::Value;
@@ -31,6 +31,7 @@ pub fn check(document: &Value) -> Report {
     let clusters = Clusters::of(&root);
     for plugin in &plugins {
         check_plugin(plugin, &mut report);
+        placement::check(plugin, &mut report);
         events::check(plugin, &plugins, &mut report);
         if let Some(router) = &plugin.router
             && !plugin.network
@@ -55,19 +56,18 @@ fn check_plugin(plugin: &Plugin<'_>, report: &mut Report) {
         report.mistake(config.path_of("root_id"), problem);
     }
     let policy = config.field("failure_policy");
-    if !policy.is_some_and(|policy| policy.text() == Some("FAIL_RELOAD") || policy.number() == Some(1)) {
+    let is = |name, number| {
+        policy.as_ref().is_some_and(|policy| policy.text() == Some(name) || policy.number() == Some(number))
+    };
+    if !is("FAIL_RELOAD", 1) {
+        let opens = is("FAIL_OPEN", 3) || config.field("fail_open").is_some_and(|open| open.is(true));
+        let what = if opens { "goes on without Warmpath" } else { "answers 503" };
         report.warn(
             config.path_of("failure_policy"),
-            "is not FAIL_RELOAD: should the VM of a worker ever trap, that worker answers 503 until the configuration \
-             changes; set it to FAIL_RELOAD",
-        );
-    }
-    let stops = config.field("allow_on_headers_stop_iteration").and_then(|flag| flag.value.as_bool());
-    if !plugin.network && stops != Some(true) {
-        report.warn(
-            config.path_of("allow_on_headers_stop_iteration"),
-            "is not true: a request whose body must be read hangs for a second and then goes by load alone; set it to \
-             true",
+            format!(
+                "is not FAIL_RELOAD: should the VM of a worker ever trap, that worker {what} until the configuration changes; set \
+                 it to FAIL_RELOAD"
+            ),
         );
     }
 }

@@ -11,6 +11,7 @@ mod clusters;
 mod document;
 mod envoy;
 mod events;
+mod placement;
 mod plugins;
 mod report;
 mod routes;

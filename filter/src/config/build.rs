@@ -6,7 +6,7 @@ use super::mistake::Mistakes;
 use super::pods::build_pods;
 use super::raw::{RawBy, RawConfig, RawKvEvents, RawProfile, RawRouting, RawSelect, RawTokenizer};
 use super::reach::{Reach, reach};
-use super::router::{KvEventsSettings, Router, Routing, Settings, TokenizerSettings};
+use super::router::{KvEventsSettings, Router, Routing, Settings, TokenizerSettings, Via};
 use super::select::{PathPattern, Rule, Target};
 use super::workflows;
 use crate::blocks::BlockSize;
@@ -247,13 +247,17 @@ fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {
         RawBy::Address => {
             let fallbacks = raw.fallbacks.unwrap_or(DEFAULT_FALLBACKS);
             within("routing.fallbacks", fallbacks, 0, MAX_FALLBACKS, mistakes);
-            Routing::Address { header, fallbacks }
+            Routing::Address { header, fallbacks, via: raw.via }
         }
         RawBy::Cluster => {
             if raw.fallbacks.is_some() {
                 let problem =
                     "a cluster_header names one cluster and has no fallbacks; remove it, or route by address";
                 mistakes.add("routing.fallbacks", problem);
+            }
+            if raw.via == Via::FilterState {
+                let problem = "comes too late for a cluster_header, by which Envoy has taken a route before; remove it, or route by address";
+                mistakes.add("routing.via", problem);
             }
             if raw.endpoint_picker {
                 let problem = "speaks of addresses; remove it, or route by address";

@@ -24,4 +24,4 @@ pub use mistake::{Mistake, Mistakes};
 pub use pattern::Pattern;
 pub use raw::{RawPart, RawProfile};
 pub use reach::{Reach, reach};
-pub use router::{HeaderLookup, KvEventsSettings, PodBy, Router, Routing, Settings, TokenizerSettings};
+pub use router::{HeaderLookup, KvEventsSettings, PodBy, Router, Routing, Settings, TokenizerSettings, Via};

@@ -1,7 +1,7 @@
 //! The configuration as written. Unknown and doubled fields are refused; ranges and references are checked in `build`.
 
 use super::entries::Entries;
-use super::router::PodBy;
+use super::router::{PodBy, Via};
 use super::workflows::RawWorkflow;
 use crate::blocks::BlockSize;
 use crate::request::Limits;
@@ -280,12 +280,13 @@ pub struct RawRouting {
     pub by: RawBy,
     pub header: Option<String>,
     pub fallbacks: Option<usize>,
+    pub via: Via,
     pub endpoint_picker: bool,
 }
 
 impl Default for RawRouting {
     fn default() -> Self {
-        Self { by: RawBy::Address, header: None, fallbacks: None, endpoint_picker: false }
+        Self { by: RawBy::Address, header: None, fallbacks: None, via: Via::Header, endpoint_picker: false }
     }
 }
 

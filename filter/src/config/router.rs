@@ -119,6 +119,17 @@ pub struct TokenizerSettings {
     pub max_new_bytes: usize,
 }
 
+/// Who puts the choice into the routing header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Via {
+    /// Warmpath, which holds the headers until it has decided: needs `allow_on_headers_stop_iteration`.
+    Header,
+    /// What stands behind it in Envoy: a `buffer` filter holds the headers, and a route or a filter behind that sets the header
+    /// to what it finds in filter state.
+    FilterState,
+}
+
 /// How the chosen pod is told to Envoy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Routing {
@@ -128,6 +139,8 @@ pub enum Routing {
         header: String,
         /// Addresses after the first.
         fallbacks: usize,
+        /// Who puts them into the header.
+        via: Via,
     },
     /// The name of the pod's own cluster, for a route with `cluster_header`.
     Cluster {
@@ -141,6 +154,14 @@ impl Routing {
     pub fn header(&self) -> &str {
         match self {
             Self::Address { header, .. } | Self::Cluster { header } => header,
+        }
+    }
+
+    /// Who sets that header.
+    pub fn via(&self) -> Via {
+        match self {
+            Self::Address { via, .. } => *via,
+            Self::Cluster { .. } => Via::Header,
         }
     }
 

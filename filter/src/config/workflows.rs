@@ -4,7 +4,7 @@ use super::build::{Profiles, within};
 use super::entries::Entries;
 use super::mistake::Mistakes;
 use super::raw::RawPart;
-use super::router::Routing;
+use super::router::{Routing, Via};
 use crate::pipeline::{Profile, SlotId};
 use crate::pods::Pod;
 use crate::workflow::protocol::{PROTOCOLS, Protocol};
@@ -148,6 +148,9 @@ fn workflow(
     within(&at("prefill.attempts"), raw.prefill.attempts, 1, MAX_ATTEMPTS, mistakes);
     let Worth { min_share, max_slowdown, .. } = worth(&raw.remote_prefill, &at, mistakes);
     let protocol = protocol?;
+    if routing.via() == Via::FilterState {
+        refuse_headers(raw, &*protocol, &at, mistakes);
+    }
     let named = raw.aggregated.as_ref().and_then(|step| step.profile.as_deref());
     let aggregated = match named {
         Some(name) => profiles.find(&at("aggregated.profile"), name, mistakes),
@@ -197,6 +200,25 @@ fn workflow(
         aggregated_cluster,
         protocol,
     })
+}
+
+/// Refuses what needs headers set once the body is known, where those are on their way by then.
+fn refuse_headers(
+    raw: &RawWorkflow,
+    protocol: &dyn Protocol,
+    at: &dyn Fn(&str) -> String,
+    mistakes: &mut Mistakes,
+) {
+    const CURE: &str = "set routing.via to \"header\"";
+    if protocol.sets_headers() {
+        let problem =
+            "hands over by a header, which can't be set any more where routing.via is \"filter-state\"";
+        mistakes.add(at("protocol"), format!("{problem}; {CURE}, or take another protocol"));
+    }
+    if raw.decode.retry_on_connect_failure {
+        let problem = "goes by a header, which can't be set any more where routing.via is \"filter-state\"";
+        mistakes.add(at("decode.retry_on_connect_failure"), format!("{problem}; {CURE}, or remove it"));
+    }
 }
 
 /// What is wrong with a cluster where each pod is one.

@@ -321,9 +321,17 @@ impl Host for FakeHost {
         Ok(self.state.borrow().response_body.iter().skip(start).take(max).copied().collect())
     }
 
-    fn replace_request_body(&self, body: &[u8]) -> HostResult<()> {
+    fn replace_request_body(&self, body: &[u8], length: Length) -> HostResult<()> {
         self.check("replace_request_body")?;
-        self.set_header(Headers::Request, "content-length", &body.len().to_string())?;
+        match length {
+            Length::Set => self.set_header(Headers::Request, "content-length", &body.len().to_string())?,
+            Length::Removed => {
+                assert!(
+                    !self.state.borrow().request.contains_key("content-length"),
+                    "it says another length"
+                );
+            }
+        }
         self.state.borrow_mut().body = body.to_owned();
         Ok(())
     }

@@ -211,8 +211,8 @@ impl Plugin {
                 host.log(
                     Level::Error,
                     "warmpath: Envoy holds requests without giving their bodies. Set \
-                     allow_on_headers_stop_iteration: true in the wasm filter's config (next to vm_config); until then \
-                     requests go by load, unread, and those of workflows are answered with 503.",
+                     allow_on_headers_stop_iteration: true in the wasm filter's config (next to vm_config), or routing.via to \
+                     \"filter-state\" where nothing can set it; until then requests go by load, unread, and those of workflows are answered with 503.",
                 );
             }
         }

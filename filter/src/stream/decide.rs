@@ -164,7 +164,7 @@ impl Stream {
     ) -> Result<(), Flow> {
         let Some(fields) = fields else { return Ok(()) };
         let strip = desk.router.strip(fields);
-        if !strip.is_empty() && desk.host.replace_request_body(&fields.edited(strip, Vec::new())).is_err() {
+        if !strip.is_empty() && self.replace_body(desk.host, &fields.edited(strip, Vec::new())).is_err() {
             fleet.metrics.add(desk.host, Metric::HostErrors, 1);
             return Err(explain::reject(desk.host, 503, "the request body could not be edited"));
         }

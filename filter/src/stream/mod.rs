@@ -4,7 +4,7 @@
 //! Whatever can't be read goes on unchanged, by load: the engine owns its error messages. Only where pods hand over KV, nothing
 //! reaches them that wasn't looked through.
 
-use crate::config::Router;
+use crate::config::{Router, Via};
 use crate::explain::Explanation;
 use crate::host::{HeaderMap, Headers, Host};
 use crate::metrics::Metric;
@@ -26,6 +26,8 @@ use restart::{Kept, Restart};
 
 mod decide;
 mod feedback;
+mod moved;
+mod placement;
 mod progress;
 mod remote;
 mod response;
@@ -155,6 +157,9 @@ impl Stream {
         let readable = stream.readable(host, &router, &headers, end_of_stream);
         stream.headers = headers;
         let Some(content) = readable else { return stream.decide(host, None, None) };
+        if settings.routing.via() == Via::FilterState {
+            return stream.go_ahead(host, &router, content);
+        }
         let now = plugin.fleet.try_borrow().map_or(0, |fleet| fleet.ticks());
         let may_hold = plugin
             .guard
@@ -165,11 +170,15 @@ impl Stream {
             plugin.count(host, Metric::Unheld);
             return stream.decide(host, None, None);
         }
-        stream.phase = Phase::Holding(content);
-        if let Content::Call(endpoint) = content {
-            stream.endpoint = Some(endpoint);
-        }
+        stream.hold(content);
         Flow::Pause
+    }
+
+    fn hold(&mut self, content: Content) {
+        self.phase = Phase::Holding(content);
+        if let Content::Call(endpoint) = content {
+            self.endpoint = Some(endpoint);
+        }
     }
 
     /// What the body is, where it is to be read and can be expected to be JSON of a size that may be read.

@@ -9,11 +9,11 @@ use crate::blocks::Chain;
 use crate::config::Routing;
 use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host};
-use crate::index::{BlockHash, OnUnseen, PodRef};
+use crate::index::{BlockHash, OnUnseen};
 use crate::metrics::Metric;
 use crate::pipeline::Slots;
 use crate::pods::{Verdict, metrics::orca};
-use crate::workflow::{Record, Sent, recorded, session, withdrawn};
+use crate::workflow::{Record, Sent, withdrawn};
 
 /// What Envoy says of a response that came from upstream, whatever its status.
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
@@ -83,7 +83,7 @@ impl Stream {
     /// Asks the engine for its load, unless the client does: then the answer is the client's.
     pub(super) fn ask_for_load(&mut self, host: &impl Host, headers: &HeaderMap) {
         let wanted = self.plugin.settings.metrics.as_ref().is_some_and(|metrics| metrics.orca);
-        if wanted && headers.get(LOAD_FORMAT).is_none() {
+        if wanted && !self.answer.asked_for_load && headers.get(LOAD_FORMAT).is_none() {
             self.answer.asked_for_load = host.set_header(Headers::Request, LOAD_FORMAT, "TEXT").is_ok();
         }
     }
@@ -279,7 +279,7 @@ impl Stream {
         }
     }
 
-    fn judge(&self, host: &impl Host, fleet: &mut Fleet, pod: usize, verdict: Verdict) {
+    pub(super) fn judge(&self, host: &impl Host, fleet: &mut Fleet, pod: usize, verdict: Verdict) {
         if let (Some(router), Some(sent)) = (&self.router, &self.sent) {
             self.plugin.judge(host, fleet, router, pod, verdict, sent.began);
         }
@@ -312,39 +312,6 @@ impl Stream {
         if let (Some(reading), Some(router)) = (orca::read(&told), &self.router) {
             self.plugin.hear(router, pod, reading);
         }
-    }
-
-    /// Envoy's retry took the request from its first pod to another.
-    fn moved(&mut self, host: &impl Host, fleet: &mut Fleet, sent: Sent, served: usize) {
-        fleet.metrics.add(host, Metric::Moved, 1);
-        self.judge(host, fleet, sent.decision.pod, Verdict::BrokeOff);
-        self.withdraw(host, fleet);
-        let pod = self.router.as_ref().and_then(|router| self.plugin.slot_of(router, served, sent.rank));
-        let mut job = self.slots.job(served);
-        if sent.is_handed_over {
-            job.prefill = 0;
-        }
-        let record = pod.filter(|_| sent.record.is_some()).and_then(|pod| self.record_at(host, fleet, pod));
-        if let Some(progress) = &mut self.progress {
-            progress.moved(host, fleet, &self.plugin.waiting, pod, job);
-        }
-        if let (Some(pod), Some(name)) = (pod, sent.session) {
-            let before: Vec<_> = sent.pod.into_iter().collect();
-            let deltas = session(fleet.index.replica(), pod, &before, name);
-            let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
-        }
-        let mut decision = sent.decision;
-        decision.pod = served;
-        self.sent = Some(Sent { decision, pod, job, record, ..sent });
-    }
-
-    /// Records the chain at a pod that nobody had chosen.
-    fn record_at(&self, host: &impl Host, fleet: &mut Fleet, pod: PodRef) -> Option<Record> {
-        let is_exact = fleet.index.exact().contains(pod.slot);
-        let job = Default::default();
-        let (deltas, record) = recorded(fleet.index.replica(), pod, &self.slots.chain, job, is_exact);
-        let _ = fleet.index.append(host, &deltas, OnUnseen::Go);
-        Some(record)
     }
 
     /// Takes back what the request was to leave in its pod's cache.

@@ -349,3 +349,123 @@ fn no_failing_hostcall_stops_a_request() {
         }
     }
 }
+
+/// What Envoy does with the headers of a request once they went on: none can be read or written any more.
+fn headers_are_gone(stand: &Stand) {
+    let mut state = stand.host.state.borrow_mut();
+    state.request.clear();
+    state.failing.extend(["set_header", "remove_header", "headers", "header"]);
+}
+
+#[test]
+fn where_others_hold_the_headers_the_choice_is_left_in_filter_state() {
+    let stand = stand(r#", "routing": {"via": "filter-state"}, "profile": "sticky-session""#);
+    let mut homes = std::collections::BTreeSet::new();
+    for _ in 0..8 {
+        stand.request("GET", "/v1/models", &[(ROUTING, "10.0.0.9:80"), ("x-session-id", "s")]);
+        stand.host.state.borrow_mut().filter_state.clear();
+        let stream = stand.stream();
+        assert_eq!(Stream::on_request_headers(&stream, &stand.host, true), Flow::Continue);
+        let state = stand.host.state.borrow();
+        homes.insert(String::from_utf8(state.filter_state["warmpath.destination"].clone()).unwrap());
+        assert!(!state.request.contains_key(ROUTING), "what the client says is gone");
+        drop(state);
+        stream.borrow_mut().on_log(&stand.host);
+    }
+    assert_eq!(homes.len(), 1, "the session stays: {homes:?}");
+}
+
+#[test]
+fn where_others_hold_the_headers_the_body_is_read_all_the_same() {
+    let metrics = r#""metrics": {"engine": "vllm", "cluster": "c", "orca": true}"#;
+    let stand = stand(&format!(r#", "routing": {{"via": "filter-state"}}, {metrics}"#));
+    let body = chat(&"some text ".repeat(100));
+    let mut homes = std::collections::BTreeSet::new();
+    for _ in 0..6 {
+        stand.host.state.borrow_mut().failing.clear();
+        stand.request("POST", "/v1/chat/completions", &[("content-type", "application/json")]);
+        stand.host.state.borrow_mut().body = body.clone();
+        let stream = stand.stream();
+        assert_eq!(Stream::on_request_headers(&stream, &stand.host, false), Flow::Continue);
+        assert_eq!(stand.host.state.borrow().request["endpoint-load-metrics-format"], b"TEXT");
+        headers_are_gone(&stand);
+        assert_eq!(stream.borrow_mut().on_request_body(&stand.host, 10, false), Flow::Pause);
+        assert_eq!(stream.borrow_mut().on_request_body(&stand.host, body.len(), true), Flow::Continue);
+        let named = stand.host.state.borrow().filter_state["warmpath.destination"].clone();
+        homes.insert(String::from_utf8(named).unwrap());
+        stream.borrow_mut().on_log(&stand.host);
+    }
+    assert_eq!(stand.count("decided_by_prefix"), 6);
+    assert_eq!(stand.count("step_down_host_error"), 0);
+    for _ in 0..50 {
+        stand.plugin.tick(&stand.host);
+    }
+    assert_eq!(stand.count("step_down_unheld"), 0, "nobody waits for the flag");
+}
+
+#[test]
+fn a_body_becomes_another_only_where_no_header_tells_its_length() {
+    let pods = r#""pods": [{"name": "a", "address": "10.0.0.1:80", "labels": {"role": "both"}}]"#;
+    let workflow =
+        r#""workflow": "w", "workflows": {"w": {"protocol": {"type": "nixl"}, "cluster": "pods"}}"#;
+    let host = FakeHost::new(&FakeShared::default());
+    host.state.borrow_mut().configuration =
+        format!(r#"{{{pods}, {workflow}, "routing": {{"via": "filter-state"}}}}"#).into_bytes();
+    let plugin = Vm::default().configure(&host, 1).unwrap();
+    let stand = Stand { host, plugin };
+    let mut own: serde_json::Value = serde_json::from_slice(&chat("hello")).unwrap();
+    own["kv_transfer_params"] = serde_json::json!({"do_remote_prefill": true});
+    let headers =
+        [("content-type", "application/json"), ("content-length", "9"), ("x-envoy-retry-on", "5xx")];
+    stand.request("POST", "/v1/chat/completions", &headers);
+    stand.host.state.borrow_mut().body = own.to_string().into_bytes();
+    let stream = stand.stream();
+    assert_eq!(Stream::on_request_headers(&stream, &stand.host, false), Flow::Continue);
+    let request = stand.host.state.borrow().request.clone();
+    assert_eq!((request.get("content-length"), request.get("x-envoy-retry-on")), (None, None));
+    assert_eq!(request["x-envoy-max-retries"], b"0", "a handoff is nobody else's");
+    headers_are_gone(&stand);
+    assert_eq!(stream.borrow_mut().on_request_body(&stand.host, 99, true), Flow::Continue);
+    let body = stand.host.state.borrow().body.clone();
+    assert!(!String::from_utf8(body).unwrap().contains("kv_transfer_params"));
+
+    // Where its length can't be taken out of the headers, it goes nowhere.
+    stand.host.state.borrow_mut().failing.clear();
+    stand.request("POST", "/v1/chat/completions", &headers);
+    stand.host.state.borrow_mut().failing.push("remove_header");
+    let stream = stand.stream();
+    assert_eq!(Stream::on_request_headers(&stream, &stand.host, false), Flow::Pause);
+    assert_eq!(stand.host.state.borrow().responses.last().map(|(status, _)| *status), Some(503));
+}
+
+#[test]
+fn a_pod_that_envoy_never_tried_is_not_blamed() {
+    for (attempts, served, failed) in [(1u64, 2, 0), (1, 1, 1), (2, 2, 1)] {
+        let pods = r#"[{"name": "a", "address": "10.0.0.1:80"}, {"name": "b", "address": "10.0.0.2:80"}, {"name": "c", "address": "10.0.0.3:80"}]"#;
+        let host = FakeHost::new(&FakeShared::default());
+        host.state.borrow_mut().configuration = format!(r#"{{"pods": {pods}}}"#).into_bytes();
+        let plugin = Vm::default().configure(&host, 1).unwrap();
+        let stand = Stand { host, plugin };
+        let attempts = attempts.to_le_bytes().to_vec();
+        stand
+            .host
+            .state
+            .borrow_mut()
+            .properties
+            .insert("upstream.request_attempt_count".into(), attempts.clone());
+        let body = chat(&"some text ".repeat(100));
+        let (_, first) = stand.send(&body);
+        let first: Vec<_> = first.split(',').map(str::to_owned).collect();
+        // Twice in a row is what a pod is passed over for.
+        for _ in 0..2 {
+            let (stream, named) = stand.send(&body);
+            let named: Vec<_> = named.split(',').collect();
+            assert_eq!(named[0], first[0], "it is still chosen");
+            stand.answer(&stream, "500", named[served], "via_upstream");
+            stream.borrow_mut().on_log(&stand.host);
+        }
+        let astray = if attempts[0] == 1 { 2 } else { 0 };
+        assert_eq!((stand.count("moved"), stand.count("astray")), (2, astray));
+        assert_eq!(stand.count("pods_failed").min(1), failed, "{attempts:?} {served}");
+    }
+}

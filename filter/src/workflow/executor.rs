@@ -2,7 +2,7 @@
 
 use super::plan::{Aggregated, PrefillDecode, Prospect, Selector};
 use super::record::{self, Record};
-use crate::config::Router;
+use crate::config::{Router, Via};
 use crate::fleet::Fleet;
 use crate::host::{Headers, Host, HostResult};
 use crate::index::{Appended, BlockHash, Delta, OnUnseen, PodRef, Standing};
@@ -15,6 +15,10 @@ use std::rc::Rc;
 
 /// By what vLLM is told the data-parallel rank that is to serve a request.
 pub const RANK_HEADER: &str = "x-data-parallel-rank";
+/// Filter state, after `wasm.`, in which the routing header's value is left for who sets it, and that of [`RANK_HEADER`].
+pub const DESTINATION: &str = "warmpath.destination";
+/// See [`DESTINATION`].
+pub const RANK: &str = "warmpath.rank";
 /// Where the endpoint picker protocol has a subset of endpoints: namespace and key of dynamic metadata.
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
@@ -387,12 +391,15 @@ impl<H: Host> Executor<'_, H> {
         Outcome::Sent(sent)
     }
 
-    /// Names the pod, and its fallbacks, in the routing header.
+    /// Names the pod, and its fallbacks, in the routing header, or for whoever sets it.
     pub fn name(&self, fleet: &mut Fleet, sent: &Sent) -> HostResult<()> {
         let mut destination = std::mem::take(&mut fleet.destination);
         self.router.destination(&sent.decision, &mut destination);
-        let settings = &self.plugin.settings;
-        let set = self.host.set_header(Headers::Request, settings.routing.header(), &destination);
+        let routing = &self.plugin.settings.routing;
+        let set = match routing.via() {
+            Via::Header => self.host.set_header(Headers::Request, routing.header(), &destination),
+            Via::FilterState => self.host.set_filter_state(DESTINATION, destination.as_bytes()),
+        };
         fleet.destination = destination;
         if set.is_err() {
             fleet.metrics.add(self.host, Metric::HostErrors, 1);
@@ -400,7 +407,11 @@ impl<H: Host> Executor<'_, H> {
         }
         let ranks = self.router.pods().get(sent.decision.pod).map_or(1, |pod| pod.ranks);
         if ranks > 1 {
-            let _ = self.host.set_header(Headers::Request, RANK_HEADER, &sent.rank.to_string());
+            let rank = sent.rank.to_string();
+            let _ = match routing.via() {
+                Via::Header => self.host.set_header(Headers::Request, RANK_HEADER, &rank),
+                Via::FilterState => self.host.set_filter_state(RANK, rank.as_bytes()),
+            };
         }
         self.plugin.sent(self.router, sent.decision.pod, fleet.ticks());
         Ok(())

@@ -13,6 +13,6 @@ mod plan;
 pub mod protocol;
 mod record;
 
-pub use executor::{Executor, Limit, Outcome, RANK_HEADER, Sent, Step, TwoSteps};
+pub use executor::{DESTINATION, Executor, Limit, Outcome, RANK_HEADER, Sent, Step, TwoSteps};
 pub use plan::{Aggregated, Plan, PrefillDecode, Prospect, Selector, Worth};
 pub use record::{Record, recorded, session, withdrawn};

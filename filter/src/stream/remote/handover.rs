@@ -1,9 +1,10 @@
 //! What turns the client's request into the decode pod's, and what is kept of it in case that refuses.
 
 use super::{Remote, With, pair};
+use crate::config::Via;
 use crate::explain;
 use crate::fleet::Fleet;
-use crate::host::{Headers, Host};
+use crate::host::{Headers, Host, HostResult};
 use crate::metrics::Metric;
 use crate::pipeline::Positions;
 use crate::pods::Pod;
@@ -17,6 +18,24 @@ use std::borrow::Cow;
 const MAX_RETRIES: &str = "x-envoy-max-retries";
 /// Its headers by which it would try more often than the route says.
 const RETRY_HEADERS: [&str; 2] = ["x-envoy-retry-on", "x-envoy-hedge-on-per-try-timeout"];
+
+/// Sets what the decode pod is to get, and how often Envoy may retry.
+fn set_headers(host: &impl Host, own: &[(&str, String)], retries: usize) -> HostResult<()> {
+    for (name, value) in own {
+        host.set_header(Headers::Request, name, value)?;
+    }
+    // Nobody but these may be tried: a handoff is no other's.
+    allow_retries(host, retries)?;
+    host.set_header(Headers::Request, HANDOFF, "1")
+}
+
+/// Bounds how often Envoy's router retries, whatever the client says.
+pub(in crate::stream) fn allow_retries(host: &impl Host, retries: usize) -> HostResult<()> {
+    for name in RETRY_HEADERS {
+        let _ = host.remove_header(Headers::Request, name);
+    }
+    host.set_header(Headers::Request, MAX_RETRIES, &retries.to_string())
+}
 
 impl Stream {
     /// The prefill pod was called, and the decode pod gets its request now.
@@ -57,22 +76,18 @@ impl Stream {
         let plugin = self.plugin.clone();
         let Some(mut sent) = self.sent else { return false };
         let Some(pair) = pair(router, remote, &sent, bytes) else { return false };
-        let body = pair.body.edited(router.strip(&pair.body), leg.edits);
-        let mut set = host.replace_request_body(&body);
-        for (name, value) in &leg.headers {
-            set = set.and_then(|()| host.set_header(Headers::Request, name, value));
-        }
-        // Nobody but these may be tried: a handoff is no other's.
-        let retries = sent.decision.fallbacks().len().to_string();
-        for name in RETRY_HEADERS {
-            let _ = host.remove_header(Headers::Request, name);
-        }
-        let set = set
-            .and_then(|()| host.set_header(Headers::Request, MAX_RETRIES, &retries))
-            .and_then(|()| host.set_header(Headers::Request, HANDOFF, "1"))
-            .and_then(|()| {
-                Executor { host, plugin: &plugin, router, without: Positions::default() }.name(fleet, &sent)
-            });
+        let Leg { edits, headers } = leg;
+        let body = pair.body.edited(router.strip(&pair.body), edits);
+        let executor = Executor { host, plugin: &plugin, router, without: Positions::default() };
+        let retries = sent.decision.fallbacks().len();
+        let set = self
+            .replace_body(host, &body)
+            .and_then(|()| match plugin.settings.routing.via() {
+                Via::Header => set_headers(host, &headers, retries),
+                // They went without retries.
+                Via::FilterState => Ok(()),
+            })
+            .and_then(|()| executor.name(fleet, &sent));
         if set.is_err() {
             fleet.metrics.add(host, Metric::HostErrors, 1);
             return false;

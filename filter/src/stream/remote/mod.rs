@@ -9,6 +9,7 @@ mod call;
 mod handover;
 
 pub(super) use call::{TIMED_OUT, addressed, forwarded, status};
+pub(super) use handover::allow_retries;
 
 use super::progress::Progress;
 use super::response::withdraw;

@@ -120,6 +120,11 @@ pub trait Protocol {
         &[]
     }
 
+    /// Whether a [`Leg`] of the decode pod may have headers.
+    fn sets_headers(&self) -> bool {
+        false
+    }
+
     /// Whether a decode pod takes a request without a handoff, and then prefills by itself.
     fn decodes_alone(&self) -> bool;
 

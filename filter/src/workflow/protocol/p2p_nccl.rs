@@ -72,6 +72,10 @@ impl Protocol for P2pNccl {
         &[REQUEST_ID]
     }
 
+    fn sets_headers(&self) -> bool {
+        true
+    }
+
     fn decodes_alone(&self) -> bool {
         false
     }

@@ -69,7 +69,10 @@ impl Scene {
 
     fn decode(&self, answer: &str) -> (String, Vec<(&'static str, String)>) {
         match self.protocol.decode(&self.pair(), answer.as_bytes()) {
-            Ok(Handoff::Decode(leg)) => self.leg(leg),
+            Ok(Handoff::Decode(leg)) => {
+                assert!(leg.headers.is_empty() || self.protocol.sets_headers());
+                self.leg(leg)
+            }
             other => panic!("{other:?}"),
         }
     }
