@@ -22,6 +22,11 @@ impl Config {
         Self { root }
     }
 
+    /// Takes a configuration that was made.
+    pub fn new(root: Value) -> Self {
+        Self { root }
+    }
+
     /// Makes `addresses` the endpoints of the cluster `pods` and the pods of the filter, as `pod-1` and so on.
     pub fn set_pods(&mut self, addresses: &[SocketAddr]) {
         self.set_endpoints("pods", addresses);
@@ -131,7 +136,14 @@ impl Config {
             of.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
         }
         let listeners = list(&mut self.root["static_resources"], "listeners");
-        let chains = listeners.flat_map(|listener| list(listener, "filter_chains"));
+        let chains = listeners.flat_map(|listener| {
+            let listener = listener.as_object_mut().into_iter().flatten();
+            listener.flat_map(|(name, chains)| match name.as_str() {
+                "filter_chains" => chains.as_array_mut().into_iter().flatten().collect(),
+                "default_filter_chain" => vec![chains],
+                _ => Vec::new(),
+            })
+        });
         let filters = chains.flat_map(|chain| list(chain, "filters")).flat_map(|filter| {
             let config = &mut filter["typed_config"];
             match config["http_filters"].is_array() {

@@ -39,6 +39,11 @@ impl Envoy {
         Builder { config: Config::load(file), concurrency: 4, arguments: Vec::new(), module: None }
     }
 
+    /// A whole configuration that was made.
+    pub fn of(config: Value) -> Builder {
+        Builder { config: Config::new(config), concurrency: 4, arguments: Vec::new(), module: None }
+    }
+
     /// The shipped configuration in front of these pods.
     pub fn start(pods: &Pods) -> Self {
         Self::builder().pods(pods).start()

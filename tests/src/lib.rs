@@ -12,6 +12,8 @@ mod config;
 mod container;
 mod disaggregated;
 mod envoy;
+pub mod envoy_gateway;
+pub mod manifests;
 mod pods;
 pub mod predictions;
 mod process;

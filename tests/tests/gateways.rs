@@ -1,0 +1,114 @@
+//! The manifests of `examples/envoy-gateway` and `examples/envoy-ai-gateway`, as the xDS that the gateway would make of them, in a
+//! real Envoy.
+
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener};
+use warmpath_tests::envoy_gateway::{translate, translate_ai};
+use warmpath_tests::manifests::Manifests;
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, root, wait_until};
+
+const CHAT: &str = "/v1/chat/completions";
+const DESTINATION: &str = "x-gateway-destination-endpoint";
+
+fn manifests(file: &str) -> Manifests {
+    Manifests::load(&root().join("examples").join(file))
+}
+
+/// An Envoy of this configuration, with its admin behind the cluster that the gateway has for it.
+fn envoy(config: Value) -> Builder {
+    let admin =
+        TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port is free");
+    let socket = json!({"address": "127.0.0.1", "port_value": admin.port()});
+    let endpoint = json!([{"lb_endpoints": [{"endpoint": {"address": {"socket_address": socket}}}]}]);
+    Envoy::of(config)
+        .edit("/admin/address/socket_address", socket)
+        .edit("/static_resources/clusters/1/load_assignment/endpoints", endpoint)
+}
+
+fn stat(envoy: &Envoy, name: &str) -> u64 {
+    envoy.stat(&format!("wasmcustom.warmpath.{name}"))
+}
+
+fn words(number: usize, count: usize) -> String {
+    (0..count).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
+}
+
+fn body(model: &str, text: &str) -> Vec<u8> {
+    let messages = json!([{"role": "user", "content": text}]);
+    json!({"model": model, "messages": messages, "max_tokens": 4}).to_string().into_bytes()
+}
+
+fn all_ways(body: &[u8]) -> [Request; 4] {
+    let pieces: Vec<_> = body.chunks(body.len() / 3 + 1).collect();
+    let (whole, chunked) = (Request::post(CHAT, body.to_vec()), Request::chunked(CHAT, &pieces));
+    [whole.clone(), chunked.clone(), whole.http2(), chunked.http2()]
+}
+
+fn pod(answer: &Response) -> String {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.header("x-pod").expect("a pod answered").to_owned()
+}
+
+/// What every set-up must do: find the pods, come back to the warm one whatever the size of the prompt, not listen to clients, and
+/// leave a failing pod.
+fn does_it_all(envoy: &Envoy, pods: &Pods, model: &str) {
+    wait_until("the pods to be found and heard", || {
+        stat(envoy, "pods") == 4 && stat(envoy, "engines_heard") == 4
+    });
+    for (number, length) in [(1, 200), (2, 2_000), (3, 20_000)] {
+        let prompt = body(model, &words(number, length));
+        let mut homes = BTreeSet::new();
+        for (way, request) in all_ways(&prompt).into_iter().enumerate() {
+            let mark = format!("{number}-{way}");
+            let answer = request.header("x-mark", &mark).header("x-warmpath-debug", "1").send(envoy);
+            homes.insert(pod(&answer));
+            let seen = pods.seen_with("x-mark", &mark);
+            assert_eq!(seen.len(), 1, "{mark}");
+            seen[0].assert_body(&prompt);
+            let named = seen[0].header(DESTINATION).expect("it is named");
+            assert!(named.starts_with(&pods.addresses()[seen[0].pod].to_string()), "{named}");
+            assert_eq!(named.split(',').count(), 4, "with who may take its place: {named}");
+        }
+        assert_eq!(homes.len(), 1, "prompt {number} was at {homes:?}");
+    }
+    let first: SocketAddr = pods.addresses()[0];
+    let wished = |n: usize| {
+        Request::post(CHAT, body(model, &words(100 + n, 40))).header(DESTINATION, first.to_string())
+    };
+    let others = (0..16).filter(|n| pod(&wished(*n).send(envoy)) != "pod-1").count();
+    assert!(others >= 4, "{} of 16 went where the client said", 16 - others);
+    assert_eq!(stat(envoy, "astray"), 0);
+    pods.fault(1, &json!({"kind": "refuse"}));
+    for n in 0..12 {
+        assert_ne!(pod(&Request::post(CHAT, body(model, &words(200 + n, 40))).send(envoy)), "pod-2");
+    }
+    assert!(stat(envoy, "moved") > 0, "nobody was sent to the pod that fails");
+    assert_eq!(stat(envoy, "step_down_unheld"), 0);
+    wait_until("nothing to be in flight", || stat(envoy, "in_flight") == 0);
+    envoy.assert_no_trap();
+}
+
+#[test]
+fn envoy_gateway_without_a_patch() {
+    let pods = Pods::start(4, &[]);
+    let envoy = envoy(translate(manifests("envoy-gateway/warmpath.yaml"), pods.addresses())).start();
+    does_it_all(&envoy, &pods, "sim");
+    assert_eq!(Request::post(CHAT, body("sim", &"a".repeat(34 << 20))).send(&envoy).status, 413);
+}
+
+#[test]
+fn envoy_gateway_with_a_patch() {
+    let pods = Pods::start(4, &[]);
+    let envoy = envoy(translate(manifests("envoy-gateway/patched.yaml"), pods.addresses())).start();
+    does_it_all(&envoy, &pods, "sim");
+}
+
+#[test]
+fn envoy_ai_gateway_without_a_patch() {
+    let pods = Pods::start(4, &["--model", "llama-3"]);
+    let envoy = envoy(translate_ai(manifests("envoy-ai-gateway/warmpath.yaml"), pods.addresses())).start();
+    does_it_all(&envoy, &pods, "llama-3");
+    let other = Request::post(CHAT, body("none", "hello")).send(&envoy);
+    assert_eq!((other.status, other.text().as_str()), (404, "No matching route found."));
+}
