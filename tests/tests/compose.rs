@@ -90,7 +90,7 @@ fn what_the_services_name_is_there() {
     let mounts: Vec<_> = mounts.map(|mount| [&mount["source"], &mount["target"]]).collect();
     assert_eq!(
         mounts,
-        [["warmpath.yaml", "/warmpath/warmpath.yaml"], ["../warmpath.wasm", "/warmpath/warmpath.wasm"]]
+        [["./warmpath.yaml", "/warmpath/warmpath.yaml"], ["../warmpath.wasm", "/warmpath/warmpath.wasm"]]
     );
     assert_eq!(envoy["working_dir"], "/warmpath");
 
