@@ -62,7 +62,7 @@ impl Listener {
             .edit("/static_resources/listeners", json!([]))
             .edit("/node", json!({"id": "test", "cluster": "test"}))
             .edit("/dynamic_resources", json!({"lds_config": source}))
-            .concurrency(2)
+            .concurrency(1)
             .argument("--drain-time-s")
             .argument("1")
             .start()
@@ -75,12 +75,12 @@ impl Drop for Listener {
     }
 }
 
-/// Waits until only the VMs of the listener's `n`th update are left: the main thread's, and two workers'.
+/// Waits until only the VMs of the listener's `n`th update are left: the main thread's, and the worker's.
 fn wait_for_update(envoy: &Envoy, n: u64) {
     wait_until("Envoy to take the update", || envoy.stat("listener_manager.lds.update_success") == n + 1);
-    wait_until("the new VMs to take up work", || envoy.stat("wasmcustom.warmpath.vm_started") == 3 * (n + 1));
+    wait_until("the new VMs to take up work", || envoy.stat("wasmcustom.warmpath.vm_started") == 2 * (n + 1));
     // With Envoy's own copy, of which others are made.
-    wait_until("the old VMs to end", || envoy.stat("wasm.envoy.wasm.runtime.v8.active") == 4);
+    wait_until("the old VMs to end", || envoy.stat("wasm.envoy.wasm.runtime.v8.active") == 3);
 }
 
 fn ask(envoy: &Envoy, prompt: &str) -> Response {
