@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The one way to build warmpath.wasm: wasm32-unknown-unknown with SIMD, importing nothing but proxy_*.
-# Installs what is missing, does nothing when nothing changed, prints the module's size and imports.
+# Installs what is missing, does nothing when nothing changed, prints the module's version, size and imports.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "$0")"
@@ -8,22 +8,25 @@ cd "$(dirname "$0")"
 usage() {
   cat <<'EOF'
 usage: ./wasm-build.sh [--tokenizer DIR]... [--test] [--features LIST] [--package NAME] [--out FILE]
+                       [--image [FILE]]
 
   --tokenizer DIR  build a tokenizer into the module, under the folder's name: its tokenizer.json and tokenizer_config.json
   --test           quick profile for tests; the result is not for shipping
   --features LIST  cargo features; `test-trap` is refused without --test
   --package NAME   another cdylib of this workspace (default: warmpath)
   --out FILE       where the module goes (default: warmpath.wasm, with --test warmpath-test.wasm)
+  --image [FILE]   also write the module as an OCI image, in an archive (default: warmpath.oci.tar), and print how to push it
 EOF
 }
 
-profile=wasm features="" package=warmpath out="" tokenizers=()
+profile=wasm features="" package=warmpath out="" image="" tokenizers=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --test) profile=wasm-test ;;
     --tokenizer) tokenizers+=("$(cd "$caller" && realpath -- "${2:?--tokenizer wants a folder}")"); shift ;;
     --features) features=${2:?--features wants a list}; shift ;;
     --package) package=${2:?--package wants a name}; shift ;;
+    --image) image=warmpath.oci.tar; [[ ${2:---} == --* ]] || { image=$2; shift; } ;;
     --out) out=${2:?--out wants a file}; shift ;;
     -h|--help) usage; exit 0 ;;
     *) echo "wasm-build.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
@@ -32,6 +35,10 @@ while [ $# -gt 0 ]; do
 done
 if [ "$profile" = wasm ] && [[ ",$features," == *,test-trap,* ]]; then
   echo "wasm-build.sh: the feature test-trap lets a request trap a VM; it goes with --test only" >&2
+  exit 2
+fi
+if [ -n "$image" ] && { [ "$profile" != wasm ] || [ "$package" != warmpath ]; }; then
+  echo "wasm-build.sh: --image is of what ships; it goes with neither --test nor --package" >&2
   exit 2
 fi
 if [ ${#tokenizers[@]} != 0 ] && [ "$package" != warmpath ]; then
@@ -81,3 +88,4 @@ echo "building $out ($profile) ..." >&2
 built=${CARGO_TARGET_DIR:-target}/$target/$profile/${package//-/_}.wasm
 cmp -s "$built" "$out" || cp "$built" "$out"
 python3 envoy/wasm_imports.py "$out"
+[ -z "$image" ] || python3 envoy/wasm_image.py "$out" "$image"

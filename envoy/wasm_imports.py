@@ -1,4 +1,4 @@
-"""Prints a wasm module's size and imports, and fails on any import that isn't env.proxy_*: Envoy would refuse it."""
+"""Prints a wasm module's version, size and imports, and fails on any import that isn't env.proxy_*: Envoy would refuse it."""
 
 import sys
 
@@ -25,15 +25,31 @@ def limits(data, at):
     return varint(data, at)[1] if flags & 1 else at
 
 
-def imports(data):
+def sections(data):
+    """Number, start and end of each section."""
     if data[:8] != b"\0asm\1\0\0\0":
         raise SystemExit("not a wasm module")
     at = 8
     while at < len(data):
-        section = data[at]
+        number = data[at]
         size, at = varint(data, at + 1)
-        if section != 2:
-            at += size
+        yield number, at, at + size
+        at += size
+
+
+def version(data):
+    """What the module's custom section warmpath.version says; None for a module without one."""
+    for number, at, end in sections(data):
+        if number == 0:
+            title, at = name(data, at)
+            if title == "warmpath.version":
+                return data[at:end].decode()
+    return None
+
+
+def imports(data):
+    for number, at, _ in sections(data):
+        if number != 2:
             continue
         count, at = varint(data, at)
         for _ in range(count):
@@ -50,14 +66,14 @@ def imports(data):
             else:
                 at += 2
             yield module, field
-        return
 
 
 def main(path):
     with open(path, "rb") as file:
         data = file.read()
     found = sorted(imports(data))
-    print(f"{path}: {len(data) / 1e6:.2f} MB, {len(found)} imports:")
+    what = f"warmpath {version(data)}, " if version(data) else ""
+    print(f"{path}: {what}{len(data) / 1e6:.2f} MB, {len(found)} imports:")
     print("  " + " ".join(field for _, field in found))
     foreign = [f"{module}.{field}" for module, field in found if module != "env" or not field.startswith("proxy_")]
     if foreign:

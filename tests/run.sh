@@ -65,5 +65,5 @@ step "tests"
 case $what in
   all) cargo test --workspace --locked --no-fail-fast ;;
   e2e) cargo test --package warmpath-tests --locked "$@" ;;
-  container) cargo test --package warmpath-tests --locked --test skeleton --test pass_through --test container -- --include-ignored ;;
+  container) cargo test --package warmpath-tests --locked --test skeleton --test pass_through --test image --test container -- --include-ignored ;;
 esac

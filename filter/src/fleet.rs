@@ -3,10 +3,11 @@
 //! Configurations share a [`Fleet`] where their hashes are comparable: an old and a new configuration while Envoy drains,
 //! or two listeners with the same settings of blocks.
 
+use crate::VERSION;
 use crate::events::Feeds;
 use crate::host::Host;
 use crate::index::{Budget, Delta, Index, IndexSettings, OnUnseen, PodRef, Standing};
-use crate::metrics::{Metric, Metrics};
+use crate::metrics::{Metric, Metrics, version_number};
 use crate::pipeline::{PodState, Scratch};
 use crate::pods::{Pace, Speed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,6 +173,7 @@ impl Fleet {
             let clock = host.now().as_nanos() as u64;
             self.scratch = Scratch::new(clock ^ life.wrapping_mul(0x9E37_79B9_7F4A_7C15));
             self.metrics.add(host, Metric::VmStarted, 1);
+            self.metrics.record(host, Metric::Version, version_number(VERSION));
         }
     }
 

@@ -67,3 +67,6 @@ pub mod workflow;
 
 #[cfg(target_arch = "wasm32")]
 mod abi;
+
+/// The version of this build, as in `CHANGELOG.md`.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

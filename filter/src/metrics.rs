@@ -82,6 +82,7 @@ metrics! {
     LogFailed Counter "log_failed" "Entries that could not be appended.";
     Unreadable Counter "shared_data_unreadable" "Entries, shards and ledgers in shared data that could not be read and were skipped.";
     VmStarted Counter "vm_started" "VMs that took up work. More than Envoy's workers and main thread: one trapped.";
+    Version Gauge "version" "Version of the module whose VM took up work last: 1002003 is 1.2.3.";
     DecisionTime Histogram "decision_microseconds" "Time from the whole body to the decision, in microseconds.";
     IndexBlocks Gauge "index_blocks" "Blocks in the index.";
     IndexRefused Counter "index_blocks_refused" "Blocks for which the index had no room, over all VMs: raise index.max_blocks.";
@@ -108,6 +109,15 @@ metrics! {
     KvEventsDropped Counter "kv_events_dropped" "Changes that the log would not take for too long; all feeds of the worker are uncertain.";
     ExactPods Gauge "kv_events_exact_caches" "Caches that are known by events, over all workers.";
     InFlight Gauge "in_flight" "Requests in flight over all workers.";
+}
+
+/// What the metric `version` says of a version: Envoy's gauges are whole numbers, and its names have no labels. A part beyond 999 would
+/// run into the next one; what stands behind `-` or `+` is left out.
+pub fn version_number(version: &str) -> u64 {
+    let release = version.split(['-', '+']).next().unwrap_or_default();
+    release
+        .split('.')
+        .fold(0, |number: u64, part| number.saturating_mul(1000).saturating_add(part.parse().unwrap_or(0)))
 }
 
 /// The metrics of one VM.
@@ -152,6 +162,14 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), METRICS.len());
+    }
+
+    #[test]
+    fn versions_are_numbers_in_their_order() {
+        assert_eq!(version_number("0.1.0"), 1_000);
+        assert_eq!(version_number("1.2.3"), 1_002_003);
+        assert_eq!(version_number("12.34.567-rc.1+a.b"), 12_034_567);
+        assert_eq!(version_number("none"), 0);
     }
 
     #[test]

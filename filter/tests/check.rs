@@ -317,6 +317,12 @@ fn built_in_writes_what_a_module_includes() {
 }
 
 #[test]
+fn the_version_is_the_crate_s() {
+    let version = format!("warmpath {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(command(&["--version"]), (0, version, String::new()));
+}
+
+#[test]
 fn parts_prints_the_reference() {
     let (code, out, _) = command(&["parts"]);
     assert_eq!(code, 0);

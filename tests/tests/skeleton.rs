@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use std::collections::BTreeSet;
-use warmpath_tests::{Envoy, Pods, Request};
+use warmpath_tests::{Envoy, Pods, Request, wait_until};
 
 #[test]
 fn requests_over_all_workers_reach_the_pod_that_the_filter_names() {
@@ -61,6 +61,19 @@ fn a_stream_passes_piece_by_piece() {
     }
     assert!(text.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&text));
     assert!(pieces > 2, "{pieces} pieces: somebody held the response back");
+}
+
+#[test]
+fn a_metric_says_which_version_serves() {
+    let envoy = Envoy::start(&Pods::start(1, &[]));
+    // All packages of the workspace have one version.
+    let parts =
+        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    let [major, minor, patch] = parts.map(|part| part.parse::<u64>().expect("a number"));
+    let version = major * 1_000_000 + minor * 1_000 + patch;
+    let said = || envoy.stat("wasmcustom.warmpath.version");
+    wait_until("a VM to take up work", || said() != 0);
+    assert_eq!(said(), version);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pod_sim::replay::{Client, Session, conversations, trace};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -161,6 +161,23 @@ async fn http2_with_prior_knowledge_works_with_other_kinds_of_request() {
     assert_ne!(vectors["data"][0]["embedding"], vectors["data"][1]["embedding"]);
     assert_eq!(vectors["usage"]["completion_tokens"], 0);
     assert_eq!(last_record(pod).await["protocol"], "HTTP/2.0");
+}
+
+#[tokio::test]
+async fn a_client_waits_for_a_server_that_starts_late() {
+    // Taken, but nobody listens yet.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    let client = Client::new(&format!("http://{address}"), std::iter::empty(), PATIENCE).unwrap();
+    let complaint = client.wait(Duration::ZERO).await.unwrap_err();
+    assert!(complaint.contains(&address.to_string()), "{complaint}");
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        socket.listen(1).unwrap()
+    };
+    let (waited, _late) = tokio::join!(client.wait(PATIENCE), late);
+    assert_eq!(waited, Ok(()));
 }
 
 #[tokio::test]

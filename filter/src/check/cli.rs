@@ -1,6 +1,7 @@
 //! The command line.
 
 use super::{built_in, check, document};
+use crate::VERSION;
 use crate::pipeline::reference;
 use std::io::Write;
 
@@ -9,6 +10,7 @@ usage: warmpath check FILE    check a plugin configuration or an Envoy configura
        warmpath parts         print the reference of parts and built-in profiles (Markdown)
        warmpath built-in OUT DIR...
                               write what a module includes of the tokenizers in these folders (for wasm-build.sh)
+       warmpath --version     print the version
 
 check exits with 0 if the file is right (warnings don't count), 1 if it holds mistakes, 2 if it can't be read.
 ";
@@ -49,6 +51,10 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
                     1
                 }
             }
+        }
+        ["--version"] => {
+            let _ = writeln!(out, "warmpath {VERSION}");
+            0
         }
         ["help" | "--help" | "-h"] => {
             let _ = write!(out, "{USAGE}");

@@ -18,6 +18,7 @@ const FLAGS: &[Flag] = &[
     Flag { name: "--model", value: "NAME", help: "the model asked for [sim]" },
     Flag { name: "--header", value: "NAME:VALUE", help: "a header for every request; repeatable" },
     Flag { name: "--timeout-seconds", value: "X", help: "a request that takes longer is an error [120]" },
+    Flag { name: "--wait-seconds", value: "X", help: "so long the server may take to start [0]" },
     Flag { name: "--label", value: "TEXT", help: "what the run is called in tables [the URL]" },
     Flag { name: "--out", value: "FILE", help: "write rows and totals there, as JSON" },
     Flag { name: "--quiet", value: "", help: "print totals only" },
@@ -81,10 +82,8 @@ fn run() -> Result<ExitCode, String> {
 
 async fn play(flags: &Flags) -> Result<Summary, String> {
     let url: String = flags.get("--url", "http://127.0.0.1:10000".to_owned())?;
-    let seconds: f64 = flags.get("--timeout-seconds", 120.0)?;
-    let timeout = Duration::try_from_secs_f64(seconds)
-        .map_err(|error| format!("--timeout-seconds {seconds}: {error}"))?;
-    let client = Client::new(&url, flags.all("--header"), timeout)?;
+    let client = Client::new(&url, flags.all("--header"), seconds(flags, "--timeout-seconds", 120.0)?)?;
+    client.wait(seconds(flags, "--wait-seconds", 0.0)?).await?;
     let model: String = flags.get("--model", "sim".to_owned())?;
     let label = flags.get("--label", url.clone())?;
     let start = || -> Result<Arc<Session>, String> {
@@ -132,6 +131,11 @@ async fn play(flags: &Flags) -> Result<Summary, String> {
     load.insert("url".into(), url.into());
     let session = Arc::into_inner(session).ok_or("a request is still under way")?;
     Ok(session.finish(label, load))
+}
+
+fn seconds(flags: &Flags, name: &str, default: f64) -> Result<Duration, String> {
+    let seconds = flags.get(name, default)?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| format!("{name} {seconds}: {error}"))
 }
 
 fn read(file: &str) -> Result<Summary, String> {

@@ -9,7 +9,7 @@ use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::sse::Events;
 
@@ -103,6 +103,18 @@ impl Client {
                 .collect::<Result<_, _>>()?,
             timeout,
         })
+    }
+
+    /// Returns when the server takes connections, at once or within `most`. The error is for people to read.
+    pub async fn wait(&self, most: Duration) -> Result<(), String> {
+        let start = Instant::now();
+        while let Err(error) = TcpStream::connect(&self.authority).await {
+            if start.elapsed() >= most {
+                return Err(format!("{} takes no connections within {most:?}: {error}", self.authority));
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
     }
 
     /// Sends `body` to `path` and reads the answer's events to `[DONE]`. The error is for people to read.
