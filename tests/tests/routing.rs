@@ -313,32 +313,3 @@ fn pods_that_are_clusters_of_their_own_are_reached_by_cluster_header() {
     assert_eq!(envoy.stat("wasmcustom.warmpath.moved"), 0);
     assert_nothing_in_flight(&envoy);
 }
-
-#[test]
-fn a_gateway_narrows_the_choice_and_is_told_who_served() {
-    let pods = Pods::start(3, &[]);
-    let [first, second, third] = [0, 1, 2].map(|n| pods.addresses()[n].to_string());
-    let subset = |list: &str| {
-        json!({"name": "subset", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
-            "metadata": [{"metadata_namespace": "envoy.lb.subset_hint", "value": {"x-gateway-destination-endpoint-subset": list}}],
-        }})
-    };
-    let envoy = |list: &str| {
-        let builder = Envoy::builder().pods(&pods).plugin("/routing", json!({"endpoint_picker": true}));
-        builder.filter_before(subset(list)).start()
-    };
-    let narrowed = envoy(&format!("{second}, {third}"));
-    for n in 0..20 {
-        // What a client says of it doesn't count.
-        let ask = chat(&[message("user", &words(n, 60))]);
-        let answer = ask.header("x-gateway-destination-endpoint-subset", &first).send(&narrowed);
-        let served =
-            answer.header("x-gateway-destination-endpoint-served").expect("the gateway is told").to_owned();
-        assert_eq!(served, if pod(&answer) == "pod-2" { second.as_str() } else { third.as_str() });
-        assert_ne!(pod(&answer), "pod-1");
-    }
-    let nobody = envoy("10.9.9.9:1");
-    let answer = chat(&[message("user", "hello")]).send(&nobody);
-    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (503, Some("no_pod")));
-}

@@ -2,6 +2,7 @@
 
 use super::plan::{Aggregated, PrefillDecode, Prospect, Selector};
 use super::record::{self, Record};
+use super::subset::Subset;
 use crate::config::{Router, Via};
 use crate::fleet::Fleet;
 use crate::host::{Headers, Host, HostResult};
@@ -19,9 +20,6 @@ pub const RANK_HEADER: &str = "x-data-parallel-rank";
 pub const DESTINATION: &str = "warmpath.destination";
 /// See [`DESTINATION`].
 pub const RANK: &str = "warmpath.rank";
-/// Where the endpoint picker protocol has a subset of endpoints: namespace and key of dynamic metadata.
-const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
-const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 /// Slots that are of no use without what other workers wrote.
 const SHARED: [SlotId; 5] =
     [SlotId::Load, SlotId::Work, SlotId::Pace, SlotId::Residency, SlotId::SessionResidency];
@@ -241,7 +239,7 @@ impl<H: Host> Executor<'_, H> {
         steps: &mut [Step<'_>],
         accept: impl Fn(&mut [Sent], &[Step<'_>]) -> Result<(), Aggregated>,
     ) -> Result<Vec<Sent>, Against> {
-        let subset = self.subset();
+        let subset = self.plugin.settings.endpoint_picker.then(|| Subset::read(self.host)).flatten();
         let ready = standing != Standing::Loading;
         let by_prefix =
             |step: &Step<'_>| !step.slots.chain.is_empty() && step.selector.profile.reads(SlotId::Residency);
@@ -258,9 +256,9 @@ impl<H: Host> Executor<'_, H> {
                 // A later step takes the earlier one's pod only where there is no other.
                 let mut without = self.without;
                 step.slots.peer.into_iter().for_each(|peer| without.insert(peer));
-                let sent = match self.select(fleet, step, subset.as_deref(), &without) {
+                let sent = match self.select(fleet, step, subset.as_ref(), &without) {
                     Err(_) if step.slots.peer.is_some() => {
-                        self.select(fleet, step, subset.as_deref(), &self.without)
+                        self.select(fleet, step, subset.as_ref(), &self.without)
                     }
                     sent => sent,
                 };
@@ -294,31 +292,20 @@ impl<H: Host> Executor<'_, H> {
         }
     }
 
-    /// The addresses that the gateway leaves to choose from, where it says so: in metadata, which no client can set.
-    fn subset(&self) -> Option<String> {
-        if !self.plugin.settings.endpoint_picker {
-            return None;
-        }
-        let subset =
-            self.host.property(&["metadata", "filter_metadata", SUBSET_NAMESPACE, SUBSET]).ok()??;
-        String::from_utf8(subset).ok().filter(|subset| !subset.trim().is_empty())
-    }
-
     /// Runs a step, and looks up what its pod will have to do.
     fn select(
         &self,
         fleet: &mut Fleet,
         step: &mut Step<'_>,
-        subset: Option<&str>,
+        subset: Option<&Subset>,
         without: &Positions,
     ) -> Result<Sent, Refused> {
         let Step { selector, slots } = step;
         let mut states = std::mem::take(&mut fleet.states);
         let speed = self.plugin.states(fleet, &mut states);
         if let Some(subset) = subset {
-            let is_in = |target: &str| subset.split(',').any(|one| one.trim() == target);
             for (state, pod) in states.iter_mut().zip(self.router.pods()) {
-                state.outside = !is_in(&pod.target);
+                state.outside = !subset.has(&pod.target);
             }
         }
         for position in without.iter() {

@@ -12,6 +12,7 @@ mod executor;
 mod plan;
 pub mod protocol;
 mod record;
+mod subset;
 
 pub use executor::{DESTINATION, Executor, Limit, Outcome, RANK_HEADER, Sent, Step, TwoSteps};
 pub use plan::{Aggregated, Plan, PrefillDecode, Prospect, Selector, Worth};
