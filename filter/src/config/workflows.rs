@@ -1,5 +1,6 @@
 //! Workflows: plans of more than one step, as written and as built.
 
+use super::bounds::Bounds;
 use super::build::{Profiles, within};
 use super::entries::Entries;
 use super::mistake::Mistakes;
@@ -7,43 +8,62 @@ use super::raw::RawPart;
 use super::router::Routing;
 use crate::pipeline::{Profile, SlotId};
 use crate::pods::Pod;
-use crate::workflow::protocol::{PROTOCOLS, Protocol};
+use crate::workflow::protocol::{self, PROTOCOLS, Protocol};
 use crate::workflow::{PrefillDecode, Worth};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
 /// Most workflows.
-const MAX_WORKFLOWS: usize = 16;
-/// Most prefill pods that are tried for one request.
-const MAX_ATTEMPTS: usize = 8;
+pub(super) const MAX_WORKFLOWS: usize = 16;
 
 /// Prefill at one pod, decode at another.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawWorkflow {
+    /// How the engines hand over KV.
+    #[schemars(schema_with = "protocol::schema")]
     pub protocol: RawPart,
+    /// The Envoy cluster with `override_host` that has the pods, for calls of them. Required unless `discovery.pods_of` is one
+    /// cluster; not where `routing.by` is `cluster`, since each pod is its own.
     #[serde(default)]
     pub cluster: Option<String>,
+    /// The first step.
     #[serde(default)]
     pub prefill: RawPrefill,
+    /// The second step.
     #[serde(default)]
     pub decode: RawDecode,
+    /// Requests that are served in one step.
     #[serde(default)]
     pub aggregated: Option<RawAggregated>,
+    /// When prefill at a pod of its own is worth it. Otherwise the request is served in one step.
     #[serde(default)]
     pub remote_prefill: RawWorth,
 }
 
 /// The first step.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawPrefill {
+    /// The profile that chooses who prefills.
     pub profile: String,
+    /// The Envoy cluster that has these pods, where it is another than the workflow's.
     pub cluster: Option<String>,
+    /// How long prefill may take, all attempts together.
+    #[schemars(transform = Self::TIMEOUT_SECONDS.schema())]
     pub timeout_seconds: u64,
+    /// Most pods that are tried.
+    #[schemars(transform = Self::ATTEMPTS.schema())]
     pub attempts: usize,
+    /// What to do when none of them gave a handoff.
     pub on_failure: OnFailure,
+}
+
+impl RawPrefill {
+    const TIMEOUT_SECONDS: Bounds<u64> = Bounds::new(1, 3600);
+    const ATTEMPTS: Bounds<usize> = Bounds::new(1, 8);
 }
 
 impl Default for RawPrefill {
@@ -59,7 +79,7 @@ impl Default for RawPrefill {
 }
 
 /// What to do when no prefill pod gave a handoff.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFailure {
     /// Serve the request in one step.
@@ -69,10 +89,12 @@ pub enum OnFailure {
 }
 
 /// The second step.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawDecode {
+    /// The profile that chooses who decodes.
     pub profile: String,
+    /// Whether Envoy's retries may take a handoff to another pod. Only where they are for pods that could not be reached.
     pub retry_on_connect_failure: bool,
 }
 
@@ -83,22 +105,37 @@ impl Default for RawDecode {
 }
 
 /// Requests that are served in one step.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawAggregated {
+    /// The profile that chooses who serves them. Without it, that of `decode`, if pods that decode by the protocol serve requests
+    /// alone; if not, nobody.
     #[serde(default)]
     pub profile: Option<String>,
+    /// The Envoy cluster that has these pods, where it is another than the workflow's.
     #[serde(default)]
     pub cluster: Option<String>,
 }
 
 /// When prefill elsewhere is worth it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawWorth {
+    /// Tokens of the prompt that the decode pod doesn't hold, at least.
+    #[schemars(transform = Self::MIN_TOKENS.schema())]
     pub min_tokens: u32,
+    /// The same, as a share of the prompt.
+    #[schemars(transform = Self::MIN_SHARE.schema())]
     pub min_share: f32,
+    /// How many times longer than at the decode pod alone the first token may take, as predicted; `null`: however long.
+    #[schemars(transform = Self::MAX_SLOWDOWN.schema())]
     pub max_slowdown: Option<f32>,
+}
+
+impl RawWorth {
+    const MIN_TOKENS: Bounds<u32> = Bounds::new(0, 10_000_000);
+    const MIN_SHARE: Bounds<f32> = Bounds::new(0.0, 1.0);
+    const MAX_SLOWDOWN: Bounds<f32> = Bounds::new(0.1, 1000.0);
 }
 
 impl Default for RawWorth {
@@ -144,8 +181,13 @@ fn workflow(
         refuse_peer(&at("prefill.profile"), profile, mistakes);
     }
     let decode = profiles.find(&at("decode.profile"), &raw.decode.profile, mistakes);
-    within(&at("prefill.timeout_seconds"), raw.prefill.timeout_seconds, 1, 3600, mistakes);
-    within(&at("prefill.attempts"), raw.prefill.attempts, 1, MAX_ATTEMPTS, mistakes);
+    within(
+        &at("prefill.timeout_seconds"),
+        raw.prefill.timeout_seconds,
+        RawPrefill::TIMEOUT_SECONDS,
+        mistakes,
+    );
+    within(&at("prefill.attempts"), raw.prefill.attempts, RawPrefill::ATTEMPTS, mistakes);
     let Worth { min_share, max_slowdown, .. } = worth(&raw.remote_prefill, &at, mistakes);
     let protocol = protocol?;
     let named = raw.aggregated.as_ref().and_then(|step| step.profile.as_deref());
@@ -231,9 +273,9 @@ impl RawWorth {
 }
 
 fn worth(raw: &RawWorth, at: &dyn Fn(&str) -> String, mistakes: &mut Mistakes) -> Worth {
-    within(&at("remote_prefill.min_tokens"), raw.min_tokens, 0, 10_000_000, mistakes);
-    within(&at("remote_prefill.min_share"), raw.min_share, 0.0, 1.0, mistakes);
-    within(&at("remote_prefill.max_slowdown"), raw.max_slowdown.unwrap_or(1.0), 0.1, 1000.0, mistakes);
+    within(&at("remote_prefill.min_tokens"), raw.min_tokens, RawWorth::MIN_TOKENS, mistakes);
+    within(&at("remote_prefill.min_share"), raw.min_share, RawWorth::MIN_SHARE, mistakes);
+    within(&at("remote_prefill.max_slowdown"), raw.max_slowdown, RawWorth::MAX_SLOWDOWN, mistakes);
     Worth {
         min_tokens: raw.min_tokens as f32,
         min_share: raw.min_share,
