@@ -233,7 +233,7 @@ pub struct RawDiscovery {
     /// all that begin so.
     #[schemars(length(min = 1, max = discovery::MAX_PODS_OF))]
     pub pods_of: Vec<String>,
-    /// From one question to the next.
+    /// Time from one question to the next.
     #[serde(default = "RawDiscovery::period_seconds")]
     #[schemars(transform = Self::PERIOD_SECONDS.schema())]
     pub period_seconds: u64,
@@ -267,23 +267,23 @@ pub struct RawPodRule {
     /// Which pods are meant; all, without it.
     #[serde(default, rename = "match")]
     pub conditions: RawMatch,
-    /// As of `pods[]`.
+    /// Its models, as in `pods[]`.
     #[serde(default)]
     #[schemars(length(max = MAX_MODELS))]
     pub models: Option<Vec<String>>,
-    /// As of `pods[]`. Labels of earlier rules stay.
+    /// Its labels, as in `pods[]`. Others that earlier rules gave stay.
     #[serde(default)]
     #[schemars(extend("maxProperties" = MAX_LABELS))]
     pub labels: Entries<String>,
-    /// As of `pods[]`. Without it, the weight of the endpoint in Envoy's cluster.
+    /// Its weight, as in `pods[]`. Without it, the weight of the endpoint in Envoy's cluster.
     #[serde(default)]
     #[schemars(transform = RawPod::WEIGHT.schema())]
     pub weight: Option<f32>,
-    /// As of `pods[]`.
+    /// Most requests in flight there, as in `pods[]`.
     #[serde(default)]
     #[schemars(transform = RawPod::MAX_IN_FLIGHT.schema())]
     pub max_in_flight: Option<u32>,
-    /// As of `pods[]`.
+    /// Its ranks, as in `pods[]`.
     #[serde(default)]
     #[schemars(transform = RawPod::RANKS.schema())]
     pub ranks: Option<u32>,
@@ -335,7 +335,7 @@ pub struct RawSelect {
     /// The model that the body names. Makes the request wait for its body.
     #[serde(default)]
     pub model: Option<String>,
-    /// A header.
+    /// A header that must be there.
     #[serde(default)]
     pub header: Option<RawHeader>,
     /// The profile of these requests.
@@ -487,7 +487,7 @@ pub struct RawMetrics {
     /// The port at which they have them, where it is another than their own: `cluster` must have them at it.
     #[schemars(transform = Self::PORT.schema())]
     pub port: Option<u16>,
-    /// From one question to the next.
+    /// Time from one question to the next.
     #[schemars(transform = Self::PERIOD_MILLISECONDS.schema())]
     pub period_milliseconds: u64,
     /// How long an answer is waited for.
@@ -578,16 +578,17 @@ pub enum RawNumber {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawBreaker {
-    /// More failures (5xx, time-outs) of late than these, each counting half after ten seconds, are too many.
+    /// A pod with more failures (5xx, time-outs) of late, each counting half after ten seconds, is passed over, if they are also
+    /// `failure_share` of its answers.
     #[schemars(transform = Self::FAILURES.schema())]
     pub failures: u32,
-    /// If they are also this part of its answers.
+    /// The part of its answers that `failures` must be for a pod to be passed over.
     #[schemars(transform = Self::FAILURE_SHARE.schema())]
     pub failure_share: f32,
-    /// How long a pod is passed over. Each time that the request which tries it then fails, twice as long as before.
+    /// How long a pod is passed over at first; twice as long each time that the request which then tries it fails.
     #[schemars(transform = Self::SECONDS.schema())]
     pub open_seconds: u64,
-    /// But never longer than this. At least `open_seconds`.
+    /// How long a pod is passed over at most. At least `open_seconds`.
     #[schemars(transform = Self::SECONDS.schema())]
     pub max_open_seconds: u64,
     /// A streamed answer without a token for so long is a failure.
@@ -618,13 +619,13 @@ impl Default for RawBreaker {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawAdmission {
-    /// Over all pods.
+    /// Most requests in flight over all pods.
     #[schemars(transform = RawPod::MAX_IN_FLIGHT.schema())]
     pub max_in_flight: Option<u32>,
-    /// At each pod that has no `max_in_flight` of its own.
+    /// Most requests in flight at each pod that has no `max_in_flight` of its own.
     #[schemars(transform = RawPod::MAX_IN_FLIGHT.schema())]
     pub max_in_flight_per_pod: Option<u32>,
-    /// Of models, by name. Makes requests wait for their bodies.
+    /// Most requests in flight of a model, by its name. Makes requests wait for their bodies.
     #[schemars(transform = RawPod::MAX_IN_FLIGHT.schema_of_values(), extend("maxProperties" = MOST_MODELS))]
     pub models: Entries<u32>,
     /// When who is sent away is told to come again (`retry-after`).

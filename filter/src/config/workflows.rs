@@ -124,7 +124,7 @@ pub struct RawWorth {
     /// Tokens of the prompt that the decode pod doesn't hold, at least.
     #[schemars(transform = Self::MIN_TOKENS.schema())]
     pub min_tokens: u32,
-    /// The same, as a share of the prompt.
+    /// Share of the prompt that the decode pod doesn't hold, at least.
     #[schemars(transform = Self::MIN_SHARE.schema())]
     pub min_share: f32,
     /// How many times longer than at the decode pod alone the first token may take, as predicted; `null`: however long.

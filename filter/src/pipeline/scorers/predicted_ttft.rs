@@ -16,7 +16,7 @@ pub struct PredictedTtft {
     /// Pods within this part of the shortest time are as good as it: what was learnt is no more exact.
     #[schemars(transform = Self::TOLERANCE.schema())]
     tolerance: f32,
-    /// And within so much more: nobody notices.
+    /// So are pods within so many milliseconds more: nobody notices.
     #[schemars(transform = Self::TOLERANCE_MILLISECONDS.schema())]
     tolerance_milliseconds: f32,
 }
