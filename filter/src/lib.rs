@@ -61,6 +61,8 @@ pub mod places;
 pub mod plugin;
 pub mod pods;
 pub mod prompt;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod reference;
 pub mod request;
 pub mod stream;
 pub mod workflow;

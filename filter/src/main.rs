@@ -1,4 +1,4 @@
-//! `warmpath check` and `warmpath parts`, for people and their CI. The filter itself is the library.
+//! `warmpath check`, `schema` and `reference`, for people, their editors and their CI. The filter itself is the library.
 
 #[cfg(not(target_arch = "wasm32"))]
 fn main() -> std::process::ExitCode {

@@ -323,11 +323,12 @@ fn the_version_is_the_crate_s() {
 }
 
 #[test]
-fn parts_prints_the_reference() {
-    let (code, out, _) = command(&["parts"]);
-    assert_eq!(code, 0);
-    assert_eq!(out, warmpath::pipeline::reference());
-    assert!(out.contains("### Filters (`filters`)") && out.contains("**`prefix-aware`**"));
+fn the_reference_and_the_schema_are_printed() {
+    let (code, out, _) = command(&["reference"]);
+    assert_eq!((code, out), (0, warmpath::reference::page()));
+    let (code, out, _) = command(&["schema"]);
+    let schema: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, schema), (0, warmpath::reference::schema()));
 }
 
 #[test]

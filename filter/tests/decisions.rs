@@ -275,27 +275,6 @@ fn without_a_body_every_profile_still_decides() {
     }
 }
 
-#[test]
-fn the_reference_names_every_field_that_the_code_reads() {
-    // A field that doesn't exist makes serde list those that do.
-    for entry in warmpath::pipeline::registry::REGISTRY {
-        let part = format!(r#"{{"type": "{}", "no such field": 0}}"#, entry.name);
-        let list = if entry.stage.field() == "picker" { part } else { format!("[{part}]") };
-        let field = entry.stage.field();
-        let config = format!(
-            r#"{{"pods": [{{"address": "10.0.0.1:1"}}], "profiles": {{"m": {{"{field}": {list}}}}}}}"#
-        );
-        let report = warmpath::config::load(config.as_bytes()).err().unwrap().to_string();
-        let line =
-            report.lines().find(|line| line.contains("no such field")).unwrap_or_else(|| panic!("{report}"));
-        let known: Vec<_> = line.split('`').skip(3).step_by(2).collect();
-        let documented: Vec<_> = entry.fields.iter().map(|field| field.name).collect();
-        assert_eq!(known, documented, "{} of {field}", entry.name);
-        let reference = warmpath::pipeline::reference();
-        assert!(reference.contains(&format!("| `{}` | {}", entry.name, entry.doc)));
-    }
-}
-
 /// A profile of scorers, on prompts of four blocks of which pod 0 holds all.
 fn scored(scorers: &str, filters: &str) -> Desk {
     let json = format!(

@@ -2,12 +2,13 @@
 
 use super::{built_in, check, document};
 use crate::VERSION;
-use crate::pipeline::reference;
+use crate::reference::{page, schema};
 use std::io::Write;
 
 const USAGE: &str = "\
 usage: warmpath check FILE    check a plugin configuration or an Envoy configuration (JSON or YAML)
-       warmpath parts         print the reference of parts and built-in profiles (Markdown)
+       warmpath schema        print what a plugin configuration may say, for editors (JSON Schema)
+       warmpath reference     print the same for people (Markdown)
        warmpath built-in OUT DIR...
                               write what a module includes of the tokenizers in these folders (for wasm-build.sh)
        warmpath --version     print the version
@@ -39,8 +40,12 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
             }
             1
         }
-        ["parts"] => {
-            let _ = write!(out, "{}", reference());
+        ["schema"] => {
+            let _ = writeln!(out, "{:#}", schema());
+            0
+        }
+        ["reference"] => {
+            let _ = write!(out, "{}", page());
             0
         }
         ["built-in", out, folders @ ..] if !folders.is_empty() => {

@@ -1,16 +1,20 @@
 //! From the configuration as written to a [`Router`], with every mistake found.
 
+use super::bounds::Bounds;
 use super::discovery::discovery;
 use super::health;
 use super::mistake::Mistakes;
 use super::pods::build_pods;
-use super::raw::{RawBy, RawConfig, RawKvEvents, RawProfile, RawRouting, RawSelect, RawTokenizer};
+use super::raw::{
+    RawBlocks, RawBy, RawConfig, RawIndex, RawKvEvents, RawLimits, RawProfile, RawRouting, RawSelect,
+    RawTokenizer,
+};
 use super::reach::{Reach, reach};
 use super::router::{KvEventsSettings, Router, Routing, Settings, TokenizerSettings, Via};
 use super::select::{PathPattern, Rule, Target};
 use super::workflows;
 use crate::blocks::BlockSize;
-use crate::pipeline::{BUILT_IN, MAX_FALLBACKS, Profile, build as build_profile, is_token};
+use crate::pipeline::{BUILT_IN, Profile, build as build_profile, is_token};
 use crate::pods::{Found, Pod};
 use crate::prompt::delivery::{Remote, Source};
 use crate::request::Limits;
@@ -24,17 +28,17 @@ pub const MAX_CONFIG_BYTES: usize = 1 << 20;
 /// Longest name of a profile.
 const MAX_NAME: usize = 64;
 /// Most profiles of a user's own.
-const MAX_PROFILES: usize = 32;
+pub(super) const MAX_PROFILES: usize = 32;
 /// Most rules of `select`.
-const MAX_RULES: usize = 64;
+pub(super) const MAX_RULES: usize = 64;
 /// Most tokenizers: each takes memory in every VM.
-const MAX_TOKENIZERS: usize = 16;
+pub(super) const MAX_TOKENIZERS: usize = 16;
 /// The profile of whoever names none.
-const DEFAULT_PROFILE: &str = "prefix-aware";
+pub(super) const DEFAULT_PROFILE: &str = "prefix-aware";
 /// The routing header of whoever names none: what the endpoint picker protocol calls it.
-const DEFAULT_HEADER: &str = "x-gateway-destination-endpoint";
+pub(super) const DEFAULT_HEADER: &str = "x-gateway-destination-endpoint";
 /// Fallbacks for whoever gives no number.
-const DEFAULT_FALLBACKS: usize = 3;
+pub(super) const DEFAULT_FALLBACKS: usize = 3;
 
 /// Reads and checks a plugin configuration in JSON.
 pub fn load(json: &[u8]) -> Result<Router, Mistakes> {
@@ -126,13 +130,13 @@ fn each_once<'a>(names: impl Iterator<Item = &'a &'static str>) -> Vec<&'static 
 
 fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
     let RawConfig { blocks, index, limits, .. } = raw;
-    within("blocks.size", blocks.size, BlockSize::MIN, BlockSize::MAX, mistakes);
-    within("index.max_blocks", index.max_blocks, 1000, 16_000_000, mistakes);
-    within("index.pod_blocks", index.pod_blocks.unwrap_or(1), 1, 16_000_000, mistakes);
-    within("index.ttl_seconds", index.ttl_seconds, 1, 30 * 24 * 3600, mistakes);
-    within("limits.max_body_bytes", limits.max_body_bytes, 1024, 64 << 20, mistakes);
-    within("limits.max_messages", limits.max_messages, 1, 100_000, mistakes);
-    within("limits.max_parts", limits.max_parts, 1, 100_000, mistakes);
+    within("blocks.size", blocks.size, RawBlocks::SIZE, mistakes);
+    within("index.max_blocks", index.max_blocks, RawIndex::MAX_BLOCKS, mistakes);
+    within("index.pod_blocks", index.pod_blocks, RawIndex::POD_BLOCKS, mistakes);
+    within("index.ttl_seconds", index.ttl_seconds, RawIndex::TTL_SECONDS, mistakes);
+    within("limits.max_body_bytes", limits.max_body_bytes, RawLimits::MAX_BODY_BYTES, mistakes);
+    within("limits.max_messages", limits.max_messages, RawLimits::MAX_ITEMS, mistakes);
+    within("limits.max_parts", limits.max_parts, RawLimits::MAX_ITEMS, mistakes);
     if let Some(name) = &raw.debug_header {
         check_header("debug_header", name, mistakes);
     }
@@ -166,8 +170,8 @@ fn found_in(raw: &RawConfig) -> Option<&str> {
 }
 
 fn kv_events(raw: &RawKvEvents, mistakes: &mut Mistakes) -> KvEventsSettings {
-    within("kv_events.max_message_bytes", raw.max_message_bytes, 64 << 10, 64 << 20, mistakes);
-    within("kv_events.cache_blocks", raw.cache_blocks, 1000, 16_000_000, mistakes);
+    within("kv_events.max_message_bytes", raw.max_message_bytes, RawKvEvents::MAX_MESSAGE_BYTES, mistakes);
+    within("kv_events.cache_blocks", raw.cache_blocks, RawKvEvents::CACHE_BLOCKS, mistakes);
     let plain =
         |token: &String| (16..=4096).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
     if raw.token.as_ref().is_some_and(|token| !plain(token)) {
@@ -202,10 +206,10 @@ fn tokenizers(raw: &[RawTokenizer], mistakes: &mut Mistakes) -> Vec<TokenizerSet
             }
             named.push(model);
         }
-        within(&at("block_tokens"), raw.block_tokens, 1, 4096, mistakes);
-        within(&at("timeout_seconds"), raw.timeout_seconds, 1, 60, mistakes);
-        within(&at("memory_bytes"), raw.memory_bytes, 0, 1 << 30, mistakes);
-        within(&at("max_new_bytes"), raw.max_new_bytes, 16 << 10, 8 << 20, mistakes);
+        within(&at("block_tokens"), raw.block_tokens, RawTokenizer::BLOCK_TOKENS, mistakes);
+        within(&at("timeout_seconds"), raw.timeout_seconds, RawTokenizer::TIMEOUT_SECONDS, mistakes);
+        within(&at("memory_bytes"), raw.memory_bytes, RawTokenizer::MEMORY_BYTES, mistakes);
+        within(&at("max_new_bytes"), raw.max_new_bytes, RawTokenizer::MAX_NEW_BYTES, mistakes);
         TokenizerSettings {
             models: raw.models.clone(),
             aliases: raw.aliases.iter().map(|(alias, model)| (alias.to_owned(), model.clone())).collect(),
@@ -246,7 +250,7 @@ fn routing(raw: &RawRouting, mistakes: &mut Mistakes) -> Routing {
     match raw.by {
         RawBy::Address => {
             let fallbacks = raw.fallbacks.unwrap_or(DEFAULT_FALLBACKS);
-            within("routing.fallbacks", fallbacks, 0, MAX_FALLBACKS, mistakes);
+            within("routing.fallbacks", fallbacks, RawRouting::FALLBACKS, mistakes);
             Routing::Address { header, fallbacks, via: raw.via }
         }
         RawBy::Cluster => {
@@ -428,15 +432,14 @@ fn check_header(path: &str, name: &str, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a number outside its range.
+/// Reports a number, if there is one, outside its range.
 pub(super) fn within<T: PartialOrd + Display>(
     path: &str,
-    value: T,
-    low: T,
-    high: T,
+    value: impl Into<Option<T>>,
+    bounds: Bounds<T>,
     mistakes: &mut Mistakes,
 ) {
-    if !(low <= value && value <= high) {
-        mistakes.add(path, format!("{value} is out of range; give {low} to {high}"));
+    if let Some(problem) = value.into().and_then(|value| bounds.problem(&value)) {
+        mistakes.add(path, problem);
     }
 }

@@ -11,9 +11,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Most patterns of clusters: they all go into one query.
-const MAX_PODS_OF: usize = 32;
+pub(super) const MAX_PODS_OF: usize = 32;
 /// Most rules.
-const MAX_RULES: usize = 64;
+pub(super) const MAX_RULES: usize = 64;
 
 /// How pods are found.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,8 +116,8 @@ pub fn discovery(raw: &RawDiscovery, mistakes: &mut Mistakes) -> DiscoverySettin
         }
         pods_of.push(pattern);
     }
-    within("discovery.period_seconds", raw.period_seconds, 1, 60, mistakes);
-    within("discovery.timeout_seconds", raw.timeout_seconds, 1, 60, mistakes);
+    within("discovery.period_seconds", raw.period_seconds, RawDiscovery::PERIOD_SECONDS, mistakes);
+    within("discovery.timeout_seconds", raw.timeout_seconds, RawDiscovery::TIMEOUT_SECONDS, mistakes);
     if raw.rules.len() > MAX_RULES {
         let problem = format!("has {} rules; at most {MAX_RULES} are allowed", raw.rules.len());
         mistakes.add("discovery.rules", problem);

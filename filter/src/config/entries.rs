@@ -1,7 +1,9 @@
 //! JSON objects with free names, read strictly: a name that stands twice is a mistake, not the last one's victory.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -53,6 +55,16 @@ impl Entries<Value> {
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Entries<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(EntriesVisitor(PhantomData))
+    }
+}
+
+impl<V: JsonSchema> JsonSchema for Entries<V> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("entries of {}", V::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "object", "additionalProperties": generator.subschema_for::<V>()})
     }
 }
 

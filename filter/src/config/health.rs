@@ -1,8 +1,9 @@
 //! How load is learnt and bounded: metrics of engines, the breaker, admission.
 
+use super::bounds::Bounds;
 use super::build::within;
 use super::mistake::Mistakes;
-use super::raw::{RawAdmission, RawBreaker, RawMetrics, RawNames, RawNumber, RawUsage};
+use super::raw::{RawAdmission, RawBreaker, RawMetrics, RawNames, RawNumber, RawPod, RawUsage};
 use super::router::Routing;
 use crate::index::Index;
 use crate::pods::metrics::engines::{Mapping, Names, Number, Usage};
@@ -14,6 +15,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Ticks of a second.
 const SECOND: u64 = 10;
+/// The engine of whoever names none.
+pub(super) const DEFAULT_ENGINE: &str = "vllm";
 
 /// How engines are asked for their load.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,7 +102,7 @@ pub(super) fn metrics(
         ("tensorrt-llm", "/prometheus/metrics", Mapping::tensorrt_llm()),
         ("max", "/metrics", Mapping::max()),
     ];
-    let engine = raw.engine.as_deref().unwrap_or("vllm");
+    let engine = raw.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
     let found = known.into_iter().find(|(name, ..)| *name == engine);
     let (path, mapping) = match (found, &raw.names) {
         (Some((_, path, mapping)), None) => (path, mapping),
@@ -123,10 +126,15 @@ pub(super) fn metrics(
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         mistakes.add("metrics.path", format!("{path:?} is no path; give one such as /metrics"));
     }
-    within("metrics.period_milliseconds", raw.period_milliseconds, 200, 60_000, mistakes);
-    within("metrics.timeout_milliseconds", raw.timeout_milliseconds, 100, 60_000, mistakes);
-    within("metrics.stale_seconds", raw.stale_seconds, 1, 600, mistakes);
-    within("metrics.port", raw.port.unwrap_or(1), 1, u16::MAX, mistakes);
+    within("metrics.period_milliseconds", raw.period_milliseconds, RawMetrics::PERIOD_MILLISECONDS, mistakes);
+    within(
+        "metrics.timeout_milliseconds",
+        raw.timeout_milliseconds,
+        RawMetrics::TIMEOUT_MILLISECONDS,
+        mistakes,
+    );
+    within("metrics.stale_seconds", raw.stale_seconds, RawMetrics::STALE_SECONDS, mistakes);
+    within("metrics.port", raw.port, RawMetrics::PORT, mistakes);
     let key =
         |key: &String| (1..=4096).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
     if raw.api_key.as_ref().is_some_and(|api_key| !key(api_key)) {
@@ -191,14 +199,12 @@ fn custom(raw: &RawNames, mistakes: &mut Mistakes) -> Option<Mapping> {
 
 /// Checks when pods are passed over.
 pub(super) fn breaker(raw: &RawBreaker, mistakes: &mut Mistakes) -> BreakerSettings {
-    within("breaker.failures", raw.failures, 1, 10_000, mistakes);
-    if !(raw.failure_share > 0.0 && raw.failure_share <= 1.0) {
-        let problem = format!("{} is out of range; give more than 0, and up to 1", raw.failure_share);
-        mistakes.add("breaker.failure_share", problem);
-    }
-    within("breaker.open_seconds", raw.open_seconds, 1, 3600, mistakes);
-    within("breaker.max_open_seconds", raw.max_open_seconds, raw.open_seconds.max(1), 3600, mistakes);
-    within("breaker.first_token_seconds", raw.first_token_seconds, 1, 3600, mistakes);
+    within("breaker.failures", raw.failures, RawBreaker::FAILURES, mistakes);
+    within("breaker.failure_share", raw.failure_share, RawBreaker::FAILURE_SHARE, mistakes);
+    within("breaker.open_seconds", raw.open_seconds, RawBreaker::SECONDS, mistakes);
+    let longer = Bounds::new(raw.open_seconds.max(1), RawBreaker::MOST_SECONDS);
+    within("breaker.max_open_seconds", raw.max_open_seconds, longer, mistakes);
+    within("breaker.first_token_seconds", raw.first_token_seconds, RawBreaker::SECONDS, mistakes);
     BreakerSettings {
         failures: raw.failures as f32,
         failure_share: raw.failure_share,
@@ -211,7 +217,7 @@ pub(super) fn breaker(raw: &RawBreaker, mistakes: &mut Mistakes) -> BreakerSetti
 /// Checks how many requests may be in flight.
 pub(super) fn admission(raw: &RawAdmission, mistakes: &mut Mistakes) -> Admission {
     let most = |field: &str, value: Option<u32>, mistakes: &mut Mistakes| {
-        within(&format!("admission.{field}"), value.unwrap_or(1), 1, 1_000_000, mistakes);
+        within(&format!("admission.{field}"), value, RawPod::MAX_IN_FLIGHT, mistakes);
     };
     most("max_in_flight", raw.max_in_flight, mistakes);
     most("max_in_flight_per_pod", raw.max_in_flight_per_pod, mistakes);
@@ -222,7 +228,12 @@ pub(super) fn admission(raw: &RawAdmission, mistakes: &mut Mistakes) -> Admissio
     for (model, value) in raw.models.iter().take(MOST_MODELS) {
         most(&format!("models.{}", model.escape_debug()), Some(*value), mistakes);
     }
-    within("admission.retry_after_seconds", raw.retry_after_seconds, 1, 3600, mistakes);
+    within(
+        "admission.retry_after_seconds",
+        raw.retry_after_seconds,
+        RawAdmission::RETRY_AFTER_SECONDS,
+        mistakes,
+    );
     Admission {
         max_in_flight: raw.max_in_flight,
         max_in_flight_per_pod: raw.max_in_flight_per_pod,

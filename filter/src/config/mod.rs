@@ -3,6 +3,7 @@
 //! [`load`] is the only way in (with pods that were found: [`load_with`]), and every mistake is found there: with its path,
 //! what is wrong and the cure. What it returns can't fail later.
 
+mod bounds;
 mod build;
 mod discovery;
 mod entries;
@@ -16,12 +17,15 @@ mod router;
 mod select;
 mod workflows;
 
+pub use bounds::Bounds;
 pub use build::{MAX_CONFIG_BYTES, load, load_with};
 pub use discovery::{DiscoverySettings, PodRule};
 pub use entries::Entries;
 pub use health::{Admission, MetricsSettings};
 pub use mistake::{Mistake, Mistakes};
 pub use pattern::Pattern;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use raw::RawConfig;
 pub use raw::{RawPart, RawProfile};
 pub use reach::{Reach, reach};
 pub use router::{HeaderLookup, KvEventsSettings, PodBy, Router, Routing, Settings, TokenizerSettings, Via};

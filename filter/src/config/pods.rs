@@ -16,7 +16,7 @@ pub(super) const MAX_WEIGHT: f32 = 100.0;
 /// Longest name of a model.
 const MAX_MODEL: usize = 256;
 /// Most models of a pod.
-const MAX_MODELS: usize = 64;
+pub(super) const MAX_MODELS: usize = 64;
 /// Most labels of a pod.
 pub(super) const MAX_LABELS: usize = 32;
 
@@ -52,7 +52,7 @@ pub fn build_pods(raw: &[RawPod], fewest: usize, by: RawBy, mistakes: &mut Mista
             target,
             models: raw.models.clone(),
             labels,
-            weight: raw.weight.unwrap_or(1.0),
+            weight: raw.weight.unwrap_or(RawPod::NO_WEIGHT),
             max_in_flight: raw.max_in_flight,
             ranks: raw.ranks,
             found: false,
@@ -112,9 +112,9 @@ pub(super) fn check_settings(
     ranks: Option<u32>,
     mistakes: &mut Mistakes,
 ) {
-    within(&format!("{at}.weight"), weight.unwrap_or(1.0), 0.01, MAX_WEIGHT, mistakes);
-    within(&format!("{at}.max_in_flight"), max_in_flight.unwrap_or(1), 1, 1_000_000, mistakes);
-    within(&format!("{at}.ranks"), ranks.unwrap_or(1), 1, 64, mistakes);
+    within(&format!("{at}.weight"), weight, RawPod::WEIGHT, mistakes);
+    within(&format!("{at}.max_in_flight"), max_in_flight, RawPod::MAX_IN_FLIGHT, mistakes);
+    within(&format!("{at}.ranks"), ranks, RawPod::RANKS, mistakes);
 }
 
 pub(super) fn check_models(at: &str, models: &[String], mistakes: &mut Mistakes) {

@@ -11,6 +11,8 @@ use crate::prompt::delivery::Source;
 use crate::request::{Edit, Limits};
 use crate::workflow::protocol::Fields;
 use crate::workflow::{Plan, PrefillDecode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Looks up a request header by its lower-case name.
@@ -79,7 +81,7 @@ pub struct KvEventsSettings {
 }
 
 /// What says which pod speaks on a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodBy {
     /// The topic of each message, `kv@POD@MODEL`.
@@ -120,7 +122,7 @@ pub struct TokenizerSettings {
 }
 
 /// Who puts the choice into the routing header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// Warmpath, which holds the headers until it has decided: needs `allow_on_headers_stop_iteration`.

@@ -1,111 +1,19 @@
-//! Workflows: plans of more than one step, as written and as built.
+//! Workflows: plans of more than one step, from what was written.
 
 use super::build::{Profiles, within};
 use super::entries::Entries;
 use super::mistake::Mistakes;
-use super::raw::RawPart;
+use super::raw::{OnFailure, RawPart, RawPrefill, RawWorkflow, RawWorth};
 use super::router::{Routing, Via};
 use crate::pipeline::{Profile, SlotId};
 use crate::pods::Pod;
 use crate::workflow::protocol::{PROTOCOLS, Protocol};
 use crate::workflow::{PrefillDecode, Worth};
-use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
 
 /// Most workflows.
-const MAX_WORKFLOWS: usize = 16;
-/// Most prefill pods that are tried for one request.
-const MAX_ATTEMPTS: usize = 8;
-
-/// Prefill at one pod, decode at another.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawWorkflow {
-    pub protocol: RawPart,
-    #[serde(default)]
-    pub cluster: Option<String>,
-    #[serde(default)]
-    pub prefill: RawPrefill,
-    #[serde(default)]
-    pub decode: RawDecode,
-    #[serde(default)]
-    pub aggregated: Option<RawAggregated>,
-    #[serde(default)]
-    pub remote_prefill: RawWorth,
-}
-
-/// The first step.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawPrefill {
-    pub profile: String,
-    pub cluster: Option<String>,
-    pub timeout_seconds: u64,
-    pub attempts: usize,
-    pub on_failure: OnFailure,
-}
-
-impl Default for RawPrefill {
-    fn default() -> Self {
-        Self {
-            profile: "prefill".to_owned(),
-            cluster: None,
-            timeout_seconds: 120,
-            attempts: 2,
-            on_failure: OnFailure::Aggregated,
-        }
-    }
-}
-
-/// What to do when no prefill pod gave a handoff.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnFailure {
-    /// Serve the request in one step.
-    Aggregated,
-    /// Answer it with 503.
-    Refuse,
-}
-
-/// The second step.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawDecode {
-    pub profile: String,
-    pub retry_on_connect_failure: bool,
-}
-
-impl Default for RawDecode {
-    fn default() -> Self {
-        Self { profile: "decode".to_owned(), retry_on_connect_failure: false }
-    }
-}
-
-/// Requests that are served in one step.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawAggregated {
-    #[serde(default)]
-    pub profile: Option<String>,
-    #[serde(default)]
-    pub cluster: Option<String>,
-}
-
-/// When prefill elsewhere is worth it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawWorth {
-    pub min_tokens: u32,
-    pub min_share: f32,
-    pub max_slowdown: Option<f32>,
-}
-
-impl Default for RawWorth {
-    fn default() -> Self {
-        Self { min_tokens: 256, min_share: 0.1, max_slowdown: Some(2.0) }
-    }
-}
+pub(super) const MAX_WORKFLOWS: usize = 16;
 
 /// Checks and builds the workflows, in their order. `None` where mistakes were reported.
 pub(super) fn workflows(
@@ -144,8 +52,13 @@ fn workflow(
         refuse_peer(&at("prefill.profile"), profile, mistakes);
     }
     let decode = profiles.find(&at("decode.profile"), &raw.decode.profile, mistakes);
-    within(&at("prefill.timeout_seconds"), raw.prefill.timeout_seconds, 1, 3600, mistakes);
-    within(&at("prefill.attempts"), raw.prefill.attempts, 1, MAX_ATTEMPTS, mistakes);
+    within(
+        &at("prefill.timeout_seconds"),
+        raw.prefill.timeout_seconds,
+        RawPrefill::TIMEOUT_SECONDS,
+        mistakes,
+    );
+    within(&at("prefill.attempts"), raw.prefill.attempts, RawPrefill::ATTEMPTS, mistakes);
     let Worth { min_share, max_slowdown, .. } = worth(&raw.remote_prefill, &at, mistakes);
     let protocol = protocol?;
     if routing.via() == Via::FilterState {
@@ -244,18 +157,10 @@ impl Clusters<'_> {
     }
 }
 
-impl RawWorth {
-    /// Whether it says anything but the defaults.
-    fn is_set(&self) -> bool {
-        let Self { min_tokens, min_share, max_slowdown } = Self::default();
-        (self.min_tokens, self.min_share, self.max_slowdown) != (min_tokens, min_share, max_slowdown)
-    }
-}
-
 fn worth(raw: &RawWorth, at: &dyn Fn(&str) -> String, mistakes: &mut Mistakes) -> Worth {
-    within(&at("remote_prefill.min_tokens"), raw.min_tokens, 0, 10_000_000, mistakes);
-    within(&at("remote_prefill.min_share"), raw.min_share, 0.0, 1.0, mistakes);
-    within(&at("remote_prefill.max_slowdown"), raw.max_slowdown.unwrap_or(1.0), 0.1, 1000.0, mistakes);
+    within(&at("remote_prefill.min_tokens"), raw.min_tokens, RawWorth::MIN_TOKENS, mistakes);
+    within(&at("remote_prefill.min_share"), raw.min_share, RawWorth::MIN_SHARE, mistakes);
+    within(&at("remote_prefill.max_slowdown"), raw.max_slowdown, RawWorth::MAX_SLOWDOWN, mistakes);
     Worth {
         min_tokens: raw.min_tokens as f32,
         min_share: raw.min_share,

@@ -3,6 +3,7 @@
 use super::part::{Built, Site, Stage};
 use super::profile::{FilterStep, PrepareStep, Profile, ScoreStep};
 use super::registry::{Entry, REGISTRY, find};
+use super::schema::{OfFilter, OfScorer};
 use super::slots::SlotId;
 use crate::blocks::BlockSize;
 use crate::config::{Mistakes, RawPart, RawProfile};
@@ -10,9 +11,7 @@ use crate::pods::Pod;
 use serde_json::Value;
 
 /// Most parts of one stage.
-const MAX_PARTS: usize = 16;
-/// Greatest weight of a scorer.
-const MAX_WEIGHT: f64 = 1000.0;
+pub(super) const MAX_PARTS: usize = 16;
 
 /// Builds a profile. `None` where mistakes were reported. `dynamic`: other pods may come ([`Site::dynamic`]).
 pub fn build(
@@ -164,7 +163,7 @@ impl Builder<'_> {
 
     fn strict(&mut self, path: &str, part: &mut RawPart) -> bool {
         match part.remove("strict") {
-            None => false,
+            None => OfFilter::default().strict,
             Some(Value::Bool(strict)) => strict,
             Some(other) => {
                 self.mistakes.add(format!("{path}.strict"), format!("{other} is neither true nor false"));
@@ -174,15 +173,16 @@ impl Builder<'_> {
     }
 
     fn weight(&mut self, path: &str, part: &mut RawPart) -> f32 {
-        let Some(value) = part.remove("weight") else { return 1.0 };
-        match value.as_f64() {
-            Some(weight) if (0.0..=MAX_WEIGHT).contains(&weight) => weight as f32,
-            _ => {
-                self.mistakes
-                    .add(format!("{path}.weight"), format!("{value} is no weight; give 0 to {MAX_WEIGHT}"));
-                0.0
-            }
+        let Some(value) = part.remove("weight") else { return OfScorer::default().weight };
+        let Some(weight) = value.as_f64() else {
+            self.mistakes
+                .add(format!("{path}.weight"), format!("{value} is no number; {}", OfScorer::WEIGHT.cure()));
+            return 0.0;
+        };
+        if let Some(problem) = OfScorer::WEIGHT.problem(&(weight as f32)) {
+            self.mistakes.add(format!("{path}.weight"), problem);
         }
+        weight as f32
     }
 }
 

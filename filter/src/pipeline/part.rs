@@ -6,9 +6,10 @@ use super::residency::Residency;
 use super::rng::Rng;
 use super::slots::{SlotId, Slots};
 use crate::blocks::{BlockSize, Chain};
-use crate::config::Mistakes;
+use crate::config::{Bounds, Mistakes};
 use crate::pods::{Engine, Pod, Speed};
 use crate::request::Request;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::fmt;
 
@@ -248,29 +249,13 @@ pub enum Built {
     Pick(Box<dyn Pick>),
 }
 
-/// One field of a part's configuration, for the reference.
-pub struct Field {
-    /// Its name.
-    pub name: &'static str,
-    /// What to write: `number`, `string`, ...
-    pub kind: &'static str,
-    /// What holds without it; empty where it must be given.
-    pub default: &'static str,
-    /// Meaning, unit and range.
-    pub doc: &'static str,
-}
-
 /// A part's configuration type, and everything the registry tells of the part. Unknown fields must be refused
-/// (`#[serde(deny_unknown_fields)]`).
-pub trait Part: DeserializeOwned {
+/// (`#[serde(deny_unknown_fields)]`). Its documentation is the part's, in one paragraph, and that of each field the field's.
+pub trait Part: DeserializeOwned + JsonSchema {
     /// `type` in the configuration; unique in its stage.
     const NAME: &'static str;
     /// Where it stands.
     const STAGE: Stage;
-    /// One paragraph.
-    const DOC: &'static str;
-    /// Its fields, in the order of the struct.
-    const FIELDS: &'static [Field];
     /// Every slot that it may read.
     const READS: &'static [SlotId] = &[];
     /// The slots that it writes.
@@ -306,10 +291,15 @@ impl Site<'_> {
         self.mistakes.add(format!("{}.{field}", self.path), problem);
     }
 
-    /// Reports a number outside its range.
-    pub fn within<T: PartialOrd + fmt::Display>(&mut self, field: &str, value: T, low: T, high: T) {
-        if !(low <= value && value <= high) {
-            self.refuse(field, format!("{value} is out of range; give {low} to {high}"));
+    /// Reports a number, if there is one, outside its range.
+    pub fn within<T: PartialOrd + fmt::Display>(
+        &mut self,
+        field: &str,
+        value: impl Into<Option<T>>,
+        bounds: Bounds<T>,
+    ) {
+        if let Some(problem) = value.into().and_then(|value| bounds.problem(&value)) {
+            self.refuse(field, problem);
         }
     }
 }

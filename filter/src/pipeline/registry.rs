@@ -1,8 +1,9 @@
 //! Every part there is. A new one is a file with a [`Part`], and a line here.
 
-use super::part::{Built, Field, Part, Site, Stage};
+use super::part::{Built, Part, Site, Stage};
 use super::slots::SlotId;
 use super::{filters, pickers, prepare, scorers};
+use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
 /// The parts, by stage.
@@ -43,14 +44,12 @@ pub struct Entry {
     pub name: &'static str,
     /// Where it stands.
     pub stage: Stage,
-    /// One paragraph.
-    pub doc: &'static str,
-    /// Its configuration.
-    pub fields: &'static [Field],
     /// Slots that it may read.
     pub reads: &'static [SlotId],
     /// Slots that it writes.
     pub writes: &'static [SlotId],
+    /// What it is and its fields, for the reference. Not in the module: there it would be code that nobody calls.
+    pub(super) schema: Option<fn(&mut SchemaGenerator) -> Schema>,
     make: fn(Value, &mut Site<'_>) -> Option<Made>,
 }
 
@@ -67,10 +66,9 @@ impl Entry {
         Self {
             name: P::NAME,
             stage: P::STAGE,
-            doc: P::DOC,
-            fields: P::FIELDS,
             reads: P::READS,
             writes: P::WRITES,
+            schema: if cfg!(target_arch = "wasm32") { None } else { Some(P::json_schema) },
             make: make::<P>,
         }
     }

@@ -1,29 +1,24 @@
 //! Only pods that have a label in common with the one that an earlier step chose.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::peers::Label;
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// For the decode step of a workflow: keeps the pods that bear a label with the same value as the prefill pod, where KV can only
+/// be handed over within a domain. Keeps all where no earlier step chose a pod.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Affinity {
+    /// Name of the label, as in `pods[].labels`.
     label: String,
 }
 
 impl Part for Affinity {
     const NAME: &'static str = "affinity";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "For the decode step of a workflow: keeps the pods that bear a label with the same value as the prefill pod, \
-        where KV can only be handed over within a domain. Keeps all where no earlier step chose a pod.";
-    const FIELDS: &'static [Field] = &[Field {
-        name: "label",
-        kind: "string",
-        default: "",
-        doc: "Name of the label, as in `pods[].labels`.",
-    }];
     const READS: &'static [SlotId] = &[SlotId::Peer];
 
     fn build(self, site: &mut Site<'_>) -> Built {

@@ -1,17 +1,33 @@
 //! Bounded load: pods that have too many requests in flight are out, so that affinity spills before it piles up.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the filter itself.
-#[derive(Deserialize)]
+/// Takes out the pods that have reached their bound of requests in flight: `factor` times the mean over the pods that are still
+/// candidates (in proportion to `weight`), plus `slack`; and, where they are given, `max_in_flight` here and of the pod. The pod
+/// with the least load is always within the relative bound.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConcurrencyCap {
+    /// Most requests in flight on any pod.
+    #[schemars(transform = Self::MAX_IN_FLIGHT.schema())]
     max_in_flight: Option<u32>,
+    /// How far above the mean a pod may be.
+    #[schemars(transform = Self::FACTOR.schema())]
     factor: f32,
+    /// Requests above that which are always allowed: at low load the mean says little.
+    #[schemars(transform = Self::SLACK.schema())]
     slack: u32,
+}
+
+impl ConcurrencyCap {
+    const MAX_IN_FLIGHT: Bounds<u32> = Bounds::new(1, 1_000_000);
+    const FACTOR: Bounds<f32> = Bounds::new(1.0, 100.0);
+    const SLACK: Bounds<u32> = Bounds::new(0, 100_000);
 }
 
 impl Default for ConcurrencyCap {
@@ -23,35 +39,12 @@ impl Default for ConcurrencyCap {
 impl Part for ConcurrencyCap {
     const NAME: &'static str = "concurrency-cap";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "Takes out the pods that have reached their bound of requests in flight: `factor` times \
-        the mean over the pods that are still candidates (in proportion to `weight`), plus `slack`; and, where they are \
-        given, `max_in_flight` here and of the pod. The pod with the least load is always within the relative bound.";
-    const FIELDS: &'static [Field] = &[
-        Field {
-            name: "max_in_flight",
-            kind: "number",
-            default: "none",
-            doc: "Most requests in flight on any pod, 1 to 1000000.",
-        },
-        Field {
-            name: "factor",
-            kind: "number",
-            default: "`1.25`",
-            doc: "How far above the mean a pod may be, 1 to 100.",
-        },
-        Field {
-            name: "slack",
-            kind: "number",
-            default: "`4`",
-            doc: "Requests above that which are always allowed, 0 to 100000: at low load the mean says little.",
-        },
-    ];
     const READS: &'static [SlotId] = &[SlotId::Load];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        site.within("factor", self.factor, 1.0, 100.0);
-        site.within("slack", self.slack, 0, 100_000);
-        site.within("max_in_flight", self.max_in_flight.unwrap_or(1), 1, 1_000_000);
+        site.within("factor", self.factor, Self::FACTOR);
+        site.within("slack", self.slack, Self::SLACK);
+        site.within("max_in_flight", self.max_in_flight, Self::MAX_IN_FLIGHT);
         Built::Filter(Box::new(self))
     }
 }

@@ -1,15 +1,26 @@
 //! Bounded load from below: a pod that is nearly idle while others are busy gets the request.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the filter itself.
-#[derive(Deserialize)]
+/// While some candidates would even with this request have no more than `share` of the mean load (in proportion to `weight`),
+/// keeps only those; otherwise keeps all. A new pod, which holds nothing that could attract a request, gets its first work and
+/// its first prefixes this way.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConcurrencyFloor {
+    /// Part of the mean of requests in flight that each pod has at least. The greater, the more affinity is
+    /// given up for balance. Without effect while the mean is below 1/`share`.
+    #[schemars(transform = Self::SHARE.schema())]
     share: f32,
+}
+
+impl ConcurrencyFloor {
+    const SHARE: Bounds<f32> = Bounds::above(0.0, 1.0);
 }
 
 impl Default for ConcurrencyFloor {
@@ -21,22 +32,10 @@ impl Default for ConcurrencyFloor {
 impl Part for ConcurrencyFloor {
     const NAME: &'static str = "concurrency-floor";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "While some candidates would even with this request have no more than `share` of the mean \
-        load (in proportion to `weight`), keeps only those; otherwise keeps all. A new pod, which holds nothing that \
-        could attract a request, gets its first work and its first prefixes this way.";
-    const FIELDS: &'static [Field] = &[Field {
-        name: "share",
-        kind: "number",
-        default: "`0.33`",
-        doc: "Part of the mean of requests in flight that each pod has at least, above 0 and up to 1. The greater, the \
-              more affinity is given up for balance. Without effect while the mean is below 1/`share`.",
-    }];
     const READS: &'static [SlotId] = &[SlotId::Load];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        if !(self.share > 0.0 && self.share <= 1.0) {
-            site.refuse("share", format!("{} is out of range; give more than 0, and up to 1", self.share));
-        }
+        site.within("share", self.share, Self::SHARE);
         Built::Filter(Box::new(self))
     }
 }

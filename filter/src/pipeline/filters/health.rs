@@ -1,20 +1,19 @@
 //! Pods that don't answer are out.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the filter itself.
-#[derive(Deserialize)]
+/// Keeps the pods that answer.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Health {}
 
 impl Part for Health {
     const NAME: &'static str = "health";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "Keeps the pods that answer.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Health];
 
     fn build(self, _site: &mut Site<'_>) -> Built {

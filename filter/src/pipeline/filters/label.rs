@@ -1,30 +1,24 @@
 //! Pods by what the configuration calls them.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// Keeps the pods that bear a label with one of the given values.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
+    /// Name of the label, as in `pods[].labels`.
     label: String,
+    /// Values that will do.
+    #[schemars(length(min = 1))]
     any_of: Vec<String>,
 }
 
 impl Part for Label {
     const NAME: &'static str = "label";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "Keeps the pods that bear a label with one of the given values.";
-    const FIELDS: &'static [Field] = &[
-        Field {
-            name: "label",
-            kind: "string",
-            default: "",
-            doc: "Name of the label, as in `pods[].labels`.",
-        },
-        Field { name: "any_of", kind: "list of strings", default: "", doc: "Values that will do." },
-    ];
 
     fn build(self, site: &mut Site<'_>) -> Built {
         let bearers: Positions = (0..)

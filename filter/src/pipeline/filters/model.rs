@@ -1,23 +1,22 @@
 //! Pods that are known to serve other models are out.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
 use crate::pods::Pod;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::HashMap;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// Keeps the pods whose `models` list the requested model, and those without a list. A model that no pod lists, such as a LoRA
+/// adapter loaded at run time, may be anywhere: all are kept.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Model {}
 
 impl Part for Model {
     const NAME: &'static str = "model";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "Keeps the pods whose `models` list the requested model, and those without a list. A model \
-        that no pod lists, such as a LoRA adapter loaded at run time, may be anywhere: all are kept.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Body];
 
     fn reads(&self, pods: &[Pod]) -> Vec<SlotId> {

@@ -1,15 +1,24 @@
 //! Only pods that hold enough of the prompt.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the filter itself.
-#[derive(Deserialize)]
+/// Keeps the pods that hold at least a share of the prompt's blocks. Where none does, as with every new prompt, all are kept. A
+/// prompt shorter than a block passes.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PrefixThreshold {
+    /// Blocks held by blocks of the prompt.
+    #[schemars(transform = Self::MIN_SHARE.schema())]
     min_share: f32,
+}
+
+impl PrefixThreshold {
+    const MIN_SHARE: Bounds<f32> = Bounds::above(0.0, 1.0);
 }
 
 impl Default for PrefixThreshold {
@@ -21,23 +30,10 @@ impl Default for PrefixThreshold {
 impl Part for PrefixThreshold {
     const NAME: &'static str = "prefix-threshold";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "Keeps the pods that hold at least a share of the prompt's blocks. Where none does, as \
-        with every new prompt, all are kept. A prompt shorter than a block passes.";
-    const FIELDS: &'static [Field] = &[Field {
-        name: "min_share",
-        kind: "number",
-        default: "`0.5`",
-        doc: "Blocks held by blocks of the prompt, above 0 and up to 1.",
-    }];
     const READS: &'static [SlotId] = &[SlotId::Chain, SlotId::Residency];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        if !(self.min_share > 0.0 && self.min_share <= 1.0) {
-            site.refuse(
-                "min_share",
-                format!("{} is out of range; give more than 0, and up to 1", self.min_share),
-            );
-        }
+        site.within("min_share", self.min_share, Self::MIN_SHARE);
         Built::Filter(Box::new(self))
     }
 }

@@ -1,17 +1,32 @@
 //! Stays on warm pods until the time lost waiting there outweighs the time saved.
 
-use crate::pipeline::part::{Built, Field, Filter, Part, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Filter, Part, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the filter itself.
-#[derive(Deserialize)]
+/// Keeps the pods that hold at least `min_share` of the prompt, unless the soonest first token among them is later than the
+/// soonest elsewhere by more than `patience_milliseconds`; then, and where no pod holds so much, keeps all. Times are predicted
+/// as by `predicted-ttft`.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StickOrSpill {
+    /// Blocks held by blocks of the prompt.
+    #[schemars(transform = Self::MIN_SHARE.schema())]
     min_share: f32,
+    /// How much later a warm pod may be; `null`: as late as it likes. Each spill makes another copy, for which
+    /// something else is evicted.
+    #[schemars(transform = Self::PATIENCE_MILLISECONDS.schema())]
     patience_milliseconds: Option<u32>,
+    /// Whether this request's own tokens count, of which a warm pod has fewer to prefill, or only what is ahead of it.
     count_prompt: bool,
+}
+
+impl StickOrSpill {
+    const MIN_SHARE: Bounds<f32> = Bounds::above(0.0, 1.0);
+    const PATIENCE_MILLISECONDS: Bounds<u32> = Bounds::new(0, 600_000);
 }
 
 impl Default for StickOrSpill {
@@ -23,41 +38,12 @@ impl Default for StickOrSpill {
 impl Part for StickOrSpill {
     const NAME: &'static str = "stick-or-spill";
     const STAGE: Stage = Stage::Filter;
-    const DOC: &'static str = "Keeps the pods that hold at least `min_share` of the prompt, unless the soonest first token among \
-        them is later than the soonest elsewhere by more than `patience_milliseconds`; then, and where no pod holds so much, keeps \
-        all. Times are predicted as by `predicted-ttft`.";
-    const FIELDS: &'static [Field] = &[
-        Field {
-            name: "min_share",
-            kind: "number",
-            default: "`0.8`",
-            doc: "Blocks held by blocks of the prompt, above 0 and up to 1.",
-        },
-        Field {
-            name: "patience_milliseconds",
-            kind: "number or `null`",
-            default: "`0`",
-            doc: "How much later a warm pod may be, 0 to 600000; `null`: as late as it likes. Each spill makes another copy, for \
-                  which something else is evicted.",
-        },
-        Field {
-            name: "count_prompt",
-            kind: "true or false",
-            default: "`true`",
-            doc: "Whether this request's own tokens count, of which a warm pod has fewer to prefill, or only what is ahead of it.",
-        },
-    ];
     const READS: &'static [SlotId] =
         &[SlotId::Work, SlotId::Pace, SlotId::Engine, SlotId::Chain, SlotId::Residency];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        if !(self.min_share > 0.0 && self.min_share <= 1.0) {
-            site.refuse(
-                "min_share",
-                format!("{} is out of range; give more than 0, and up to 1", self.min_share),
-            );
-        }
-        site.within("patience_milliseconds", self.patience_milliseconds.unwrap_or(0), 0, 600_000);
+        site.within("min_share", self.min_share, Self::MIN_SHARE);
+        site.within("patience_milliseconds", self.patience_milliseconds, Self::PATIENCE_MILLISECONDS);
         Built::Filter(Box::new(self))
     }
 }

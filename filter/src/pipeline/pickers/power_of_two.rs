@@ -2,23 +2,22 @@
 
 use super::random::any;
 use crate::pipeline::decision::Order;
-use crate::pipeline::part::{Built, Field, Part, Pick, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Pick, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::rng::Rng;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the picker itself.
-#[derive(Deserialize)]
+/// Two pods by chance, and of them the one with fewer requests in flight (by `weight`). Close to least requests, and doesn't
+/// rush at one pod where many routers see the same numbers. Scores don't count.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PowerOfTwo {}
 
 impl Part for PowerOfTwo {
     const NAME: &'static str = "power-of-two";
     const STAGE: Stage = Stage::Pick;
-    const DOC: &'static str = "Two pods by chance, and of them the one with fewer requests in flight (by `weight`). Close \
-        to least requests, and doesn't rush at one pod where many routers see the same numbers. Scores don't count.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Load];
 
     fn build(self, _site: &mut Site<'_>) -> Built {

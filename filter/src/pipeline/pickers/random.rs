@@ -1,21 +1,20 @@
 //! Any pod.
 
 use crate::pipeline::decision::Order;
-use crate::pipeline::part::{Built, Field, Part, Pick, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Pick, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::rng::Rng;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the picker itself.
-#[derive(Deserialize)]
+/// Any pod, each as likely as the other. So are fallbacks.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Random {}
 
 impl Part for Random {
     const NAME: &'static str = "random";
     const STAGE: Stage = Stage::Pick;
-    const DOC: &'static str = "Any pod, each as likely as the other. So are fallbacks.";
-    const FIELDS: &'static [Field] = &[];
 
     fn build(self, _site: &mut Site<'_>) -> Built {
         Built::Pick(Box::new(self))

@@ -2,23 +2,22 @@
 
 use super::smallest::smallest;
 use crate::pipeline::decision::Order;
-use crate::pipeline::part::{Built, Field, Part, Pick, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Pick, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::rng::Rng;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::cell::Cell;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// The pod whose last turn is the longest ago in this worker; at first by chance, so that workers don't march in step. Weights
+/// and scores don't count. Fallbacks are those whose turn is next.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoundRobin {}
 
 impl Part for RoundRobin {
     const NAME: &'static str = "round-robin";
     const STAGE: Stage = Stage::Pick;
-    const DOC: &'static str = "The pod whose last turn is the longest ago in this worker; at first by chance, so that \
-        workers don't march in step. Weights and scores don't count. Fallbacks are those whose turn is next.";
-    const FIELDS: &'static [Field] = &[];
 
     fn build(self, site: &mut Site<'_>) -> Built {
         Built::Pick(Box::new(Turns { last: site.pods.iter().map(|_| Cell::new(0)).collect() }))

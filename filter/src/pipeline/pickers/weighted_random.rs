@@ -1,23 +1,22 @@
 //! Chance in proportion to weight and score.
 
 use crate::pipeline::decision::Order;
-use crate::pipeline::part::{Built, Field, Part, Pick, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Pick, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::rng::Rng;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the picker itself.
-#[derive(Deserialize)]
+/// By chance, in proportion to the pod's `weight` times its score; by `weight` alone where there are no scorers or all scores
+/// are 0. Fallbacks are drawn likewise from the rest.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WeightedRandom {}
 
 impl Part for WeightedRandom {
     const NAME: &'static str = "weighted-random";
     const STAGE: Stage = Stage::Pick;
-    const DOC: &'static str = "By chance, in proportion to the pod's `weight` times its score; by `weight` alone where \
-        there are no scorers or all scores are 0. Fallbacks are drawn likewise from the rest.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Scores];
 
     fn build(self, _site: &mut Site<'_>) -> Built {

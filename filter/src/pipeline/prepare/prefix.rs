@@ -1,22 +1,21 @@
 //! The prompt as a chain of block hashes, and how deep each pod holds it.
 
 use crate::blocks::BlockSize;
-use crate::pipeline::part::{Built, Field, Input, Part, Prepare, Site, Stage};
+use crate::pipeline::part::{Built, Input, Part, Prepare, Site, Stage};
 use crate::pipeline::residency::Residency;
 use crate::pipeline::slots::{SlotId, Slots};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// Cuts the prompt into blocks (of `blocks.size` bytes, or of a tokenizer's `block_tokens`), hashes them as a chain, and asks
+/// the index how many of its first blocks each pod holds. Makes the request wait for its body.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prefix {}
 
 impl Part for Prefix {
     const NAME: &'static str = "prefix";
     const STAGE: Stage = Stage::Prepare;
-    const DOC: &'static str = "Cuts the prompt into blocks (of `blocks.size` bytes, or of a tokenizer's `block_tokens`), hashes them as a chain, and asks the \
-        index how many of its first blocks each pod holds. Makes the request wait for its body.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Body];
     const WRITES: &'static [SlotId] = &[SlotId::Chain, SlotId::Residency];
 

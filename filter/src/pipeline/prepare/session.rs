@@ -2,20 +2,24 @@
 
 use super::source::{self, Source};
 use crate::blocks::{Chain, Kind};
-use crate::pipeline::part::{Built, Field, Input, Part, Prepare, Site, Stage};
+use crate::pipeline::part::{Built, Input, Part, Prepare, Site, Stage};
 use crate::pipeline::residency::{Matches, Residency};
 use crate::pipeline::rng::mix;
 use crate::pipeline::slots::{SlotId, Slots};
 use crate::pods::Pod;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Keeps session blocks apart from blocks of prompts.
 const SALT: u64 = 0x5e55_1011_b10c_4a5d;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// Finds the session that the client names and asks the index which pods have served it. A session is kept in the index like a
+/// chain of one block, so all workers know it.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Session {
+    /// Where the session is looked for; the first that has a value counts.
+    #[schemars(length(min = 1, max = source::MAX_SOURCES), transform = source::of_sessions)]
     from: Vec<Source>,
 }
 
@@ -29,15 +33,6 @@ impl Default for Session {
 impl Part for Session {
     const NAME: &'static str = "session";
     const STAGE: Stage = Stage::Prepare;
-    const DOC: &'static str = "Finds the session that the client names and asks the index which pods have served it. A \
-        session is kept in the index like a chain of one block, so all workers know it.";
-    const FIELDS: &'static [Field] = &[Field {
-        name: "from",
-        kind: "list of `{\"header\": NAME}`, `{\"cookie\": NAME}`, `\"user\"`",
-        default: "`[{\"header\": \"x-session-id\"}, {\"cookie\": \"session\"}, \"user\"]`",
-        doc: "Where the session is looked for; the first that has a value counts. `user` is the body's field, and makes \
-              the request wait for its body.",
-    }];
     const READS: &'static [SlotId] = &[SlotId::Headers, SlotId::Body];
     const WRITES: &'static [SlotId] = &[SlotId::Session, SlotId::SessionResidency];
 
@@ -48,7 +43,7 @@ impl Part for Session {
     fn build(mut self, site: &mut Site<'_>) -> Built {
         source::check(&mut self.from, site);
         for (i, from) in self.from.iter().enumerate() {
-            if matches!(from, Source::Model | Source::Prefix(_)) {
+            if !from.names_sessions() {
                 site.refuse(&format!("from[{i}]"), "names no session; give a header, a cookie or \"user\"");
             }
         }

@@ -1,30 +1,54 @@
 //! Where in a request a key is found: shared by the parts that group requests by something the client says.
 
 use crate::blocks;
+use crate::config::Bounds;
 use crate::pipeline::part::{Input, Site};
 use crate::pipeline::slots::{SlotId, Slots};
-use serde::Deserialize;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Most places that one part may look at.
-const MAX_SOURCES: usize = 8;
+pub const MAX_SOURCES: usize = 8;
 /// Most characters of a header's or cookie's name.
 const MAX_NAME: usize = 128;
 
 /// One place to look for a key.
-#[derive(Debug, Clone, Deserialize, PartialEq, Eq)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// A request header.
     Header(String),
     /// A cookie.
     Cookie(String),
-    /// The body's `user`.
+    /// The body's `user`, which makes the request wait for its body.
     User,
-    /// The body's `model`.
+    /// The body's `model`, likewise.
     Model,
-    /// The first blocks of the prompt, at most this many.
-    Prefix(usize),
+    /// So many of the prompt's first blocks; from 65 on, the nearest fewer that have a hash. Needs the preparation `prefix` before.
+    Prefix(#[schemars(transform = PREFIX.schema())] usize),
+}
+
+/// Blocks of a prompt that can be a key.
+const PREFIX: Bounds<usize> = Bounds::new(1, 4096);
+
+impl Source {
+    /// Whether requests that have it in common are of one session.
+    pub fn names_sessions(&self) -> bool {
+        !matches!(self, Self::Model | Self::Prefix(_))
+    }
+}
+
+/// The schema of a list of those that name sessions, from that of a list of all.
+pub fn of_sessions(list: &mut Schema) {
+    let kinds = list.get_mut("items").and_then(|items| items.get_mut("oneOf")?.as_array_mut());
+    let of_sessions = |kind: &Value| {
+        kind.get("const") != Some(&"model".into()) && kind.pointer("/properties/prefix").is_none()
+    };
+    if let Some(kinds) = kinds {
+        kinds.retain(of_sessions);
+    }
 }
 
 /// Reports what is wrong with a list of sources, and lowers the case of header names, as Envoy does.
@@ -43,7 +67,7 @@ pub fn check(sources: &mut [Source], site: &mut Site<'_>) {
             Source::Cookie(name) if !is_token(name) => {
                 site.refuse(&format!("from[{i}].cookie"), bad_name(name));
             }
-            Source::Prefix(blocks) => site.within(&format!("from[{i}].prefix"), *blocks, 1, 4096),
+            Source::Prefix(blocks) => site.within(&format!("from[{i}].prefix"), *blocks, PREFIX),
             Source::Cookie(_) | Source::User | Source::Model => {}
         }
     }

@@ -1,15 +1,19 @@
 //! Pods near the one that an earlier step chose score.
 
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::peers::Label;
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// For the decode step of a workflow: the share of these labels that a pod has in common with the prefill pod, such as its rack
+/// or NVLink domain. 0 for all where no earlier step chose a pod.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Affinity {
+    /// Names of labels, as in `pods[].labels`. Without it `rack` and `domain`, where pods bear them.
+    #[schemars(length(min = 1))]
     labels: Option<Vec<String>>,
 }
 
@@ -19,14 +23,6 @@ const COMMON: [&str; 2] = ["rack", "domain"];
 impl Part for Affinity {
     const NAME: &'static str = "affinity";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "For the decode step of a workflow: the share of these labels that a pod has in common with the prefill \
-        pod, such as its rack or NVLink domain. 0 for all where no earlier step chose a pod.";
-    const FIELDS: &'static [Field] = &[Field {
-        name: "labels",
-        kind: "list of strings",
-        default: "`rack` and `domain`, if pods bear them",
-        doc: "Names of labels, as in `pods[].labels`.",
-    }];
     const READS: &'static [SlotId] = &[SlotId::Peer];
 
     fn build(self, site: &mut Site<'_>) -> Built {

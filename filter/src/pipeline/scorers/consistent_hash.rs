@@ -1,25 +1,24 @@
 //! Rendezvous hashing: each key has its own fixed order of pods, and a pod that comes or goes moves only its own keys.
 
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::rng::{mix, unit};
 use crate::pipeline::slots::SlotId;
 use crate::pods::Pod;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// A number that depends on the request's hash key and the pod alone (rendezvous hashing, in proportion to `weight`): the best
+/// pod of a key stays the best whichever others come and go. 0 without a key. With the filter `concurrency-cap`, requests spill
+/// to the next pod of their key's order, and return.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConsistentHash {}
 
 impl Part for ConsistentHash {
     const NAME: &'static str = "consistent-hash";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "A number that depends on the request's hash key and the pod alone (rendezvous hashing, in \
-        proportion to `weight`): the best pod of a key stays the best whichever others come and go. 0 without a key. \
-        With the filter `concurrency-cap`, requests spill to the next pod of their key's order, and return.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::HashKey];
 
     fn build(self, site: &mut Site<'_>) -> Built {

@@ -1,16 +1,29 @@
 //! Pods with fewer requests in flight score more.
 
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the scorer itself.
-#[derive(Deserialize)]
+/// 1 for the pod with the fewest requests in flight (by `weight`), falling in proportion to how many more another has, to 0 for
+/// one that has `busy` more, or as many more as the busiest if that is greater.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InFlight {
+    /// Requests more than the least that make no difference.
+    #[schemars(transform = Self::TOLERANCE.schema())]
     tolerance: f32,
+    /// Requests more than the least (after `tolerance`) that make 0. Keeps small numbers from looking like a great
+    /// imbalance.
+    #[schemars(transform = Self::BUSY.schema())]
     busy: f32,
+}
+
+impl InFlight {
+    const TOLERANCE: Bounds<f32> = Bounds::new(0.0, 10_000.0);
+    const BUSY: Bounds<f32> = Bounds::new(1.0, 10_000.0);
 }
 
 impl Default for InFlight {
@@ -22,28 +35,11 @@ impl Default for InFlight {
 impl Part for InFlight {
     const NAME: &'static str = "in-flight";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "1 for the pod with the fewest requests in flight (by `weight`), falling in proportion to \
-        how many more another has, to 0 for one that has `busy` more, or as many more as the busiest if that is greater.";
-    const FIELDS: &'static [Field] = &[
-        Field {
-            name: "tolerance",
-            kind: "number",
-            default: "`0`",
-            doc: "Requests more than the least that make no difference, 0 to 10000.",
-        },
-        Field {
-            name: "busy",
-            kind: "number",
-            default: "`8`",
-            doc: "Requests more than the least (after `tolerance`) that make 0, 1 to 10000. Keeps small numbers from \
-                  looking like a great imbalance.",
-        },
-    ];
     const READS: &'static [SlotId] = &[SlotId::Load];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        site.within("tolerance", self.tolerance, 0.0, 10_000.0);
-        site.within("busy", self.busy, 1.0, 10_000.0);
+        site.within("tolerance", self.tolerance, Self::TOLERANCE);
+        site.within("busy", self.busy, Self::BUSY);
         Built::Score(Box::new(self))
     }
 }

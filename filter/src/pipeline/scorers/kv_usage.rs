@@ -1,22 +1,21 @@
 //! Engines with more room in their KV cache score more.
 
 use super::told;
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// The part of the KV cache that no request under way holds (needs `metrics`). An engine that said nothing lately gets the mean
+/// of the others.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KvUsage {}
 
 impl Part for KvUsage {
     const NAME: &'static str = "kv-usage";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "The part of the KV cache that no request under way holds (needs `metrics`). An engine that said nothing lately \
-        gets the mean of the others.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Engine];
 
     fn build(self, _site: &mut Site<'_>) -> Built {

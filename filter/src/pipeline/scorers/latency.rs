@@ -1,22 +1,20 @@
 //! Pods that were fast score more.
 
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the scorer itself.
-#[derive(Deserialize)]
+/// How fast the pod gave first tokens lately for the work that was ahead of them, against the fastest: 1 for that one, 0.5 for
+/// one that takes twice as long. Doesn't look at what the request would find there now: see `predicted-ttft`.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Latency {}
 
 impl Part for Latency {
     const NAME: &'static str = "latency";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "How fast the pod gave first tokens lately for the work that was ahead of them, against the \
-        fastest: 1 for that one, 0.5 for one that takes twice as long. Doesn't look at what the request would find there \
-        now: see `predicted-ttft`.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Pace];
 
     fn build(self, _site: &mut Site<'_>) -> Built {

@@ -1,23 +1,22 @@
 //! Engines that have the LoRA adapter score more.
 
 use super::told;
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
 use crate::pods::adapter;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// By the requested model as a LoRA adapter: 1 where requests use it now, 0.8 where another may be loaded, 0.6 where requests
+/// already wait for it, else 0 (needs `metrics`). An engine that said nothing lately gets the mean of the others.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lora {}
 
 impl Part for Lora {
     const NAME: &'static str = "lora";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "By the requested model as a LoRA adapter: 1 where requests use it now, 0.8 where another may be loaded, 0.6 where requests \
-        already wait for it, else 0 (needs `metrics`). An engine that said nothing lately gets the mean of the others.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Body, SlotId::Engine];
 
     fn build(self, _site: &mut Site<'_>) -> Built {

@@ -1,16 +1,29 @@
 //! Pods that will give the first token sooner score more.
 
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the scorer itself.
-#[derive(Deserialize)]
+/// The shortest predicted time to first token over the pod's own. Predicted from the tokens that wait there to be prefilled,
+/// those of this prompt that the pod doesn't hold, and the pod's rate, which is learnt from the first tokens of streamed
+/// answers; a pod that asked for less (429, or 503 with Retry-After) counts as that much slower.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PredictedTtft {
+    /// Pods within this part of the shortest time are as good as it: what was learnt is no more exact.
+    #[schemars(transform = Self::TOLERANCE.schema())]
     tolerance: f32,
+    /// So are pods within so many milliseconds more: nobody notices.
+    #[schemars(transform = Self::TOLERANCE_MILLISECONDS.schema())]
     tolerance_milliseconds: f32,
+}
+
+impl PredictedTtft {
+    const TOLERANCE: Bounds<f32> = Bounds::new(0.0, 10.0);
+    const TOLERANCE_MILLISECONDS: Bounds<f32> = Bounds::new(0.0, 10_000.0);
 }
 
 impl Default for PredictedTtft {
@@ -22,30 +35,12 @@ impl Default for PredictedTtft {
 impl Part for PredictedTtft {
     const NAME: &'static str = "predicted-ttft";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "The shortest predicted time to first token over the pod's own. Predicted from the tokens that \
-        wait there to be prefilled, those of this prompt that the pod doesn't hold, and the pod's rate, which is learnt from \
-        the first tokens of streamed answers; a pod that asked for less (429, or 503 with Retry-After) counts as that much \
-        slower.";
-    const FIELDS: &'static [Field] = &[
-        Field {
-            name: "tolerance",
-            kind: "number",
-            default: "`0.1`",
-            doc: "Pods within this part of the shortest time are as good as it, 0 to 10: what was learnt is no more exact.",
-        },
-        Field {
-            name: "tolerance_milliseconds",
-            kind: "number",
-            default: "`5`",
-            doc: "And within so much more, 0 to 10000: nobody notices.",
-        },
-    ];
     const READS: &'static [SlotId] =
         &[SlotId::Work, SlotId::Pace, SlotId::Engine, SlotId::Chain, SlotId::Residency];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        site.within("tolerance", self.tolerance, 0.0, 10.0);
-        site.within("tolerance_milliseconds", self.tolerance_milliseconds, 0.0, 10_000.0);
+        site.within("tolerance", self.tolerance, Self::TOLERANCE);
+        site.within("tolerance_milliseconds", self.tolerance_milliseconds, Self::TOLERANCE_MILLISECONDS);
         Built::Score(Box::new(self))
     }
 }

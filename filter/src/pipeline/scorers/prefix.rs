@@ -1,15 +1,25 @@
 //! Pods that hold more of the prompt score more.
 
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the scorer itself.
-#[derive(Deserialize)]
+/// The share of the prompt's blocks that the pod holds. With `sharing` above 0, a block that k pods hold counts 1/k^sharing:
+/// what one pod alone knows (a conversation) binds to it, while what many know (a system prompt) is about to be everywhere, and
+/// leaves the choice to load.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Prefix {
+    /// Discount of blocks that several pods hold; 0: none.
+    #[schemars(transform = Self::SHARING.schema())]
     sharing: f32,
+}
+
+impl Prefix {
+    const SHARING: Bounds<f32> = Bounds::new(0.0, 4.0);
 }
 
 impl Default for Prefix {
@@ -21,19 +31,10 @@ impl Default for Prefix {
 impl Part for Prefix {
     const NAME: &'static str = "prefix";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "The share of the prompt's blocks that the pod holds. With `sharing` above 0, a block that \
-        k pods hold counts 1/k^sharing: what one pod alone knows (a conversation) binds to it, while what many know (a \
-        system prompt) is about to be everywhere, and leaves the choice to load.";
-    const FIELDS: &'static [Field] = &[Field {
-        name: "sharing",
-        kind: "number",
-        default: "`0`",
-        doc: "Discount of blocks that several pods hold, 0 (none) to 4.",
-    }];
     const READS: &'static [SlotId] = &[SlotId::Chain, SlotId::Residency];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        site.within("sharing", self.sharing, 0.0, 4.0);
+        site.within("sharing", self.sharing, Self::SHARING);
         Built::Score(Box::new(self))
     }
 }

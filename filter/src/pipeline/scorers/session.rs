@@ -1,23 +1,21 @@
 //! The pod that has served a session scores.
 
 use super::consistent_hash::rendezvous;
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration.
-#[derive(Deserialize)]
+/// Between 0.5 and 1 for pods that have served the request's session, 0 for the others. Where load made a session change pods,
+/// the order of those that know it is fixed, so that it doesn't swing between them.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Session {}
 
 impl Part for Session {
     const NAME: &'static str = "session";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "Between 0.5 and 1 for pods that have served the request's session, 0 for the others. \
-        Where load made a session change pods, the order of those that know it is fixed, so that it doesn't swing \
-        between them.";
-    const FIELDS: &'static [Field] = &[];
     const READS: &'static [SlotId] = &[SlotId::Session, SlotId::SessionResidency];
 
     fn build(self, site: &mut Site<'_>) -> Built {

@@ -1,17 +1,33 @@
 //! Pods with less work in tokens score more.
 
-use crate::pipeline::part::{Built, Field, Part, Score, Site, Stage, View};
+use crate::config::Bounds;
+use crate::pipeline::part::{Built, Part, Score, Site, Stage, View};
 use crate::pipeline::positions::Positions;
 use crate::pipeline::slots::SlotId;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the scorer itself.
-#[derive(Deserialize)]
+/// A pod's cost is `prefill` times the tokens that it would have to prefill with this request (those that wait there, and what
+/// it doesn't hold of this prompt), plus `context` times the tokens of all prompts that it would have under way. 1 for the least
+/// cost, falling in proportion to 0 for the greatest, or for `bound`.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenLoad {
+    /// Weight of tokens to prefill.
+    #[schemars(transform = Self::PREFILL.schema())]
     prefill: f32,
+    /// Weight of tokens under way.
+    #[schemars(transform = Self::CONTEXT.schema())]
     context: f32,
+    /// Cost that makes 0, with 0 making 1. Without it the candidates' least and greatest do.
+    #[schemars(transform = Self::BOUND.schema())]
     bound: Option<f32>,
+}
+
+impl TokenLoad {
+    const PREFILL: Bounds<f32> = Bounds::new(0.0, 1000.0);
+    const CONTEXT: Bounds<f32> = Bounds::new(0.0, 1000.0);
+    const BOUND: Bounds<f32> = Bounds::new(1.0, 1e9);
 }
 
 impl Default for TokenLoad {
@@ -23,35 +39,12 @@ impl Default for TokenLoad {
 impl Part for TokenLoad {
     const NAME: &'static str = "token-load";
     const STAGE: Stage = Stage::Score;
-    const DOC: &'static str = "A pod's cost is `prefill` times the tokens that it would have to prefill with this request \
-        (those that wait there, and what it doesn't hold of this prompt), plus `context` times the tokens of all prompts \
-        that it would have under way. 1 for the least cost, falling in proportion to 0 for the greatest, or for `bound`.";
-    const FIELDS: &'static [Field] = &[
-        Field {
-            name: "prefill",
-            kind: "number",
-            default: "`1`",
-            doc: "Weight of tokens to prefill, 0 to 1000.",
-        },
-        Field {
-            name: "context",
-            kind: "number",
-            default: "`0`",
-            doc: "Weight of tokens under way, 0 to 1000.",
-        },
-        Field {
-            name: "bound",
-            kind: "number",
-            default: "none",
-            doc: "Cost that makes 0, with 0 making 1, 1 to 1000000000. Without it the candidates' least and greatest do.",
-        },
-    ];
     const READS: &'static [SlotId] = &[SlotId::Work, SlotId::Engine, SlotId::Chain, SlotId::Residency];
 
     fn build(self, site: &mut Site<'_>) -> Built {
-        site.within("prefill", self.prefill, 0.0, 1000.0);
-        site.within("context", self.context, 0.0, 1000.0);
-        site.within("bound", self.bound.unwrap_or(1.0), 1.0, 1e9);
+        site.within("prefill", self.prefill, Self::PREFILL);
+        site.within("context", self.context, Self::CONTEXT);
+        site.within("bound", self.bound, Self::BOUND);
         Built::Score(Box::new(self))
     }
 }

@@ -3,27 +3,25 @@
 
 use super::{Handoff, Leg, Order, Pair, Protocol, Question, Spoken};
 use crate::config::Mistakes;
-use crate::pipeline::part::Field;
 use crate::pods::Pod;
 use crate::request::{Edit, Endpoint, Outline};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-#[derive(Deserialize)]
+/// Spoken by nobody.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MadeUp {
+    /// Both at once.
     #[serde(default)]
     at_once: bool,
+    /// With a question.
     #[serde(default)]
     asks: bool,
 }
 
 impl Spoken for MadeUp {
     const NAME: &'static str = "made-up";
-    const DOC: &'static str = "Spoken by nobody.";
-    const FIELDS: &'static [Field] = &[
-        Field { name: "at_once", kind: "true or false", default: "`false`", doc: "Both at once." },
-        Field { name: "asks", kind: "true or false", default: "`false`", doc: "With a question." },
-    ];
 
     fn build(self, _path: &str, _mistakes: &mut Mistakes) -> Box<dyn Protocol> {
         Box::new(self)

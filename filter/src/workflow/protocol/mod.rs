@@ -20,9 +20,10 @@ mod tests;
 pub use body::{Body, FIELDS, Fields};
 
 use crate::config::Mistakes;
-use crate::pipeline::part::Field;
+use crate::pipeline::schema::one_of;
 use crate::pods::Pod;
 use crate::request::{Edit, Endpoint};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -175,14 +176,10 @@ pub trait Protocol {
 }
 
 /// A protocol's configuration type, and everything that is told of it. Unknown fields must be refused
-/// (`#[serde(deny_unknown_fields)]`).
-pub trait Spoken: DeserializeOwned {
+/// (`#[serde(deny_unknown_fields)]`). Its documentation is the protocol's, in one paragraph, and that of each field the field's.
+pub trait Spoken: DeserializeOwned + JsonSchema {
     /// `type` in the configuration.
     const NAME: &'static str;
-    /// One paragraph.
-    const DOC: &'static str;
-    /// Its fields, in the order of the struct.
-    const FIELDS: &'static [Field];
 
     /// Checks the configuration at `path`. What it returns is dropped where a mistake was reported.
     fn build(self, path: &str, mistakes: &mut Mistakes) -> Box<dyn Protocol>;
@@ -192,22 +189,27 @@ pub trait Spoken: DeserializeOwned {
 pub struct Entry {
     /// `type` in the configuration.
     pub name: &'static str,
-    /// One paragraph.
-    pub doc: &'static str,
-    /// Its configuration.
-    pub fields: &'static [Field],
+    /// What it is and its fields, for the reference. Not in the module, as of parts.
+    schema: Option<fn(&mut SchemaGenerator) -> Schema>,
     make: fn(Value, &str, &mut Mistakes) -> Option<Box<dyn Protocol>>,
 }
 
 impl Entry {
     const fn of<P: Spoken>() -> Self {
-        Self { name: P::NAME, doc: P::DOC, fields: P::FIELDS, make: make::<P> }
+        let schema: Option<fn(&mut SchemaGenerator) -> Schema> =
+            if cfg!(target_arch = "wasm32") { None } else { Some(P::json_schema) };
+        Self { name: P::NAME, schema, make: make::<P> }
     }
 
     /// Builds the protocol from its fields. `None` where mistakes were reported.
     pub fn make(&self, fields: Value, path: &str, mistakes: &mut Mistakes) -> Option<Box<dyn Protocol>> {
         (self.make)(fields, path, mistakes)
     }
+}
+
+/// What a workflow may say of its protocol.
+pub fn schema(generator: &mut SchemaGenerator) -> Schema {
+    one_of(PROTOCOLS.iter().filter_map(|entry| Some((entry.name, entry.schema?(generator)))))
 }
 
 fn make<P: Spoken>(fields: Value, path: &str, mistakes: &mut Mistakes) -> Option<Box<dyn Protocol>> {
@@ -227,9 +229,6 @@ fn make<P: Spoken>(fields: Value, path: &str, mistakes: &mut Mistakes) -> Option
 /// Labels of pods that say where its KV is to be had, if not at its own address and the configured port.
 const KV_HOST: &str = "kv_host";
 const KV_PORT: &str = "kv_port";
-
-/// The field that most protocols have.
-const PORT_DOC: &str = "Port at which pods hand over KV. A pod's labels `kv_port` and `kv_host` go before it and before the pod's address.";
 
 /// Where a pod hands over KV: host, and port.
 fn kv_address(pod: &Pod, port: u16) -> Option<(&str, u16)> {

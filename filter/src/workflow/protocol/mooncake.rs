@@ -6,26 +6,29 @@
 //! another reason than its length, or failed, leaves the decode pod waiting for 480 s.
 
 use super::{
-    Body, Fields, Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Question, Spoken, kv_address, vllm,
+    Body, Fields, Handoff, Leg, Order, Pair, Protocol, Question, Spoken, kv_address, vllm,
     without_kv_address, without_ranks,
 };
 use crate::config::Mistakes;
-use crate::pipeline::part::Field;
 use crate::pods::Pod;
 use crate::request::{Edit, Endpoint};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Configuration, and the protocol itself.
-#[derive(Deserialize)]
+/// vLLM with its Mooncake connector. The prefill pod's bootstrap server is asked for the name of its engine first; the decode
+/// pod asks it for the transfer.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mooncake {
+    /// Port at which pods hand over KV, if their labels `kv_port` and `kv_host` name no other port and host. The default is
+    /// that of `VLLM_MOONCAKE_BOOTSTRAP_PORT`.
     #[serde(default = "port")]
     port: u16,
+    /// Envoy cluster with `override_host` that has the prefill pods' bootstrap servers as endpoints.
     bootstrap_cluster: String,
 }
 
-/// vLLM's `VLLM_MOONCAKE_BOOTSTRAP_PORT`.
 fn port() -> u16 {
     8998
 }
@@ -35,17 +38,6 @@ const MAX_ENGINE_ID: usize = 256;
 
 impl Spoken for Mooncake {
     const NAME: &'static str = "mooncake";
-    const DOC: &'static str = "vLLM with its Mooncake connector. The prefill pod's bootstrap server is asked for the name of its engine first; the \
-        decode pod asks it for the transfer.";
-    const FIELDS: &'static [Field] = &[
-        Field { name: "port", kind: "number", default: "`8998`", doc: PORT_DOC },
-        Field {
-            name: "bootstrap_cluster",
-            kind: "string",
-            default: "",
-            doc: "Envoy cluster with `override_host` that has the prefill pods' bootstrap servers as endpoints.",
-        },
-    ];
 
     fn build(self, path: &str, mistakes: &mut Mistakes) -> Box<dyn Protocol> {
         if self.bootstrap_cluster.is_empty() {

@@ -5,12 +5,13 @@
 
 use super::{Body, Fields, Handoff, Leg, Order, Pair, Protocol, Spoken, vllm};
 use crate::config::Mistakes;
-use crate::pipeline::part::Field;
 use crate::request::{Edit, Endpoint, Outline};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the protocol itself.
-#[derive(Deserialize)]
+/// vLLM with its NIXL connector. The prefill pod answers with `kv_transfer_params`, which the decode pod gets as they are and
+/// fetches the blocks by.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nixl {}
 
@@ -19,9 +20,6 @@ const ASK: &[u8] = br#"{"do_remote_decode":true,"do_remote_prefill":false,"remot
 
 impl Spoken for Nixl {
     const NAME: &'static str = "nixl";
-    const DOC: &'static str = "vLLM with its NIXL connector. The prefill pod answers with `kv_transfer_params`, which the decode pod \
-        gets as they are and fetches the blocks by.";
-    const FIELDS: &'static [Field] = &[];
 
     fn build(self, _path: &str, _mistakes: &mut Mistakes) -> Box<dyn Protocol> {
         Box::new(self)

@@ -5,24 +5,26 @@
 //! take its place, and an engine whose request names no address crashes or waits for ever: neither serves anything alone.
 
 use super::{
-    Body, Fields, Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Spoken, kv_address, vllm,
-    without_kv_address, without_ranks,
+    Body, Fields, Handoff, Leg, Order, Pair, Protocol, Spoken, kv_address, vllm, without_kv_address,
+    without_ranks,
 };
 use crate::config::Mistakes;
-use crate::pipeline::part::Field;
 use crate::pods::Pod;
 use crate::request::{Edit, Endpoint};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the protocol itself.
-#[derive(Deserialize)]
+/// vLLM with its P2P NCCL connector, as it was up to mid-2026. `x-request-id` names both pods, and with it the `id` of the
+/// answer. A pod that decodes serves nothing alone, and nobody can take its place.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct P2pNccl {
+    /// Port at which pods hand over KV, if their labels `kv_port` and `kv_host` name no other port and host. The default is
+    /// vLLM's own `kv_port`.
     #[serde(default = "port")]
     port: u16,
 }
 
-/// vLLM's `kv_port`.
 fn port() -> u16 {
     14_579
 }
@@ -33,10 +35,6 @@ const NAME: &str = "request_id";
 
 impl Spoken for P2pNccl {
     const NAME: &'static str = "p2p-nccl";
-    const DOC: &'static str = "vLLM with its P2P NCCL connector, as it was up to mid-2026. `x-request-id` names both pods, and with it the \
-        `id` of the answer. A pod that decodes serves nothing alone, and nobody can take its place.";
-    const FIELDS: &'static [Field] =
-        &[Field { name: "port", kind: "number", default: "`14579`", doc: PORT_DOC }];
 
     fn build(self, _path: &str, _mistakes: &mut Mistakes) -> Box<dyn Protocol> {
         Box::new(self)

@@ -5,24 +5,24 @@
 //! `--disaggregation-mode` serve nothing without one. The prefill pod samples the first token, which is the client's, so both get
 //! all of the request; it answers when the decode pod has the KV.
 
-use super::{
-    Handoff, Leg, Order, PORT_DOC, Pair, Protocol, Spoken, kv_address, without_kv_address, without_ranks,
-};
+use super::{Handoff, Leg, Order, Pair, Protocol, Spoken, kv_address, without_kv_address, without_ranks};
 use crate::config::Mistakes;
-use crate::pipeline::part::Field;
 use crate::pods::Pod;
 use crate::request::{Edit, Endpoint};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Configuration, and the protocol itself.
-#[derive(Deserialize)]
+/// SGLang. Both pods get the request at once, with the address of the prefill pod's bootstrap server and a room. Pods with
+/// `--disaggregation-mode` serve nothing alone: for requests in one step name a profile of ordinary pods in `aggregated`.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sglang {
+    /// Port at which pods hand over KV, if their labels `kv_port` and `kv_host` name no other port and host. The default is
+    /// that of `--disaggregation-bootstrap-port`.
     #[serde(default = "port")]
     port: u16,
 }
 
-/// SGLang's `--disaggregation-bootstrap-port`.
 fn port() -> u16 {
     8998
 }
@@ -49,11 +49,6 @@ const OWN_HEADERS: &[&str] = &[
 
 impl Spoken for Sglang {
     const NAME: &'static str = "sglang";
-    const DOC: &'static str = "SGLang. Both pods get the request at once, with the address of the prefill pod's bootstrap server and a \
-        room. Pods with `--disaggregation-mode` serve nothing alone: for requests in one step name a profile of ordinary pods in \
-        `aggregated`.";
-    const FIELDS: &'static [Field] =
-        &[Field { name: "port", kind: "number", default: "`8998`", doc: PORT_DOC }];
 
     fn build(self, _path: &str, _mistakes: &mut Mistakes) -> Box<dyn Protocol> {
         Box::new(self)

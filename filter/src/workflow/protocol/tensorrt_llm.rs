@@ -6,13 +6,14 @@
 
 use super::{Handoff, Leg, Order, Pair, Protocol, Spoken};
 use crate::config::Mistakes;
-use crate::pipeline::part::Field;
 use crate::request::{Edit, Endpoint, Outline};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Configuration, and the protocol itself.
-#[derive(Deserialize)]
+/// TensorRT-LLM. The context server answers with `disaggregated_params` and the tokens of the prompt, which the generation
+/// server gets.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TensorRtLlm {}
 
@@ -46,9 +47,6 @@ struct Choice<'a> {
 
 impl Spoken for TensorRtLlm {
     const NAME: &'static str = "tensorrt-llm";
-    const DOC: &'static str = "TensorRT-LLM. The context server answers with `disaggregated_params` and the tokens of the prompt, which the \
-        generation server gets.";
-    const FIELDS: &'static [Field] = &[];
 
     fn build(self, _path: &str, _mistakes: &mut Mistakes) -> Box<dyn Protocol> {
         Box::new(self)

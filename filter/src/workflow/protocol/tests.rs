@@ -310,7 +310,7 @@ fn a_uuid_is_one() {
 }
 
 #[test]
-fn every_protocol_names_its_fields_and_no_two_are_called_alike() {
+fn no_two_protocols_are_called_alike_and_none_takes_fields_that_it_does_not_know() {
     let mut names: Vec<_> = PROTOCOLS.iter().map(|entry| entry.name).collect();
     names.sort_unstable();
     names.dedup();
@@ -318,8 +318,6 @@ fn every_protocol_names_its_fields_and_no_two_are_called_alike() {
     for entry in PROTOCOLS {
         let mut mistakes = Mistakes::default();
         assert!(entry.make(serde_json::json!({"no_such_field": 1}), "p", &mut mistakes).is_none());
-        for field in entry.fields {
-            assert!(mistakes.to_string().contains(field.name), "{}: {}", entry.name, field.name);
-        }
+        assert!(mistakes.to_string().contains("unknown field `no_such_field`"), "{}: {mistakes}", entry.name);
     }
 }
