@@ -62,6 +62,7 @@ fn does_it_all(envoy: &Envoy, pods: &Pods, model: &str) {
         for (way, request) in all_ways(&prompt).into_iter().enumerate() {
             let mark = format!("{number}-{way}");
             let answer = request.header("x-mark", &mark).header("x-warmpath-debug", "1").send(envoy);
+            assert_eq!(answer.status, 200, "{mark} of {length} words: {}", answer.text());
             homes.insert(pod(&answer));
             let seen = pods.seen_with("x-mark", &mark);
             assert_eq!(seen.len(), 1, "{mark}");
