@@ -7,7 +7,8 @@
 //! [`blocks`] hashes the prompt into a chain: of its text, or of the engine's own tokens where [`prompt`] has the model's
 //! tokenizer. [`workflow`] runs a profile of the [`pipeline`] on what the [`index`] says,
 //! records the outcome for the other workers, and names the pod in the routing header; or two profiles choose who prefills and
-//! who decodes, and the prefill pod is called first, or at once. When the answer comes, what was
+//! who decodes, and the prefill pod is called first, or at once. Where nothing lets this filter hold the headers, stock filters
+//! behind it do, and take the name from filter state ([`config::Via`]). When the answer comes, what was
 //! recorded is confirmed, moved or withdrawn; when the stream ends, its request in flight ends.
 //!
 //! # Three layers
