@@ -22,6 +22,11 @@ impl Config {
         Self { root }
     }
 
+    /// A configuration as it is.
+    pub fn of(root: Value) -> Self {
+        Self { root }
+    }
+
     /// Makes `addresses` the endpoints of the cluster `pods` and the pods of the filter, as `pod-1` and so on.
     pub fn set_pods(&mut self, addresses: &[SocketAddr]) {
         self.set_endpoints("pods", addresses);
