@@ -8,7 +8,7 @@ import { parseAllDocuments } from "yaml";
 export function definitions(paths) {
   const found = new Map();
   for (const file of paths.flatMap(files)) {
-    for (const document of parseAllDocuments(fs.readFileSync(file, "utf8"))) {
+    for (const document of parseAllDocuments(fs.readFileSync(file, "utf8"), { logLevel: "error" })) {
       if (document.get("kind") !== "CustomResourceDefinition") continue;
       const { group, names, versions } = document.toJS().spec;
       for (const { name, schema } of versions) {
