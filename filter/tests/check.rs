@@ -171,6 +171,12 @@ fn a_choice_in_filter_state_must_be_waited_for_and_read() {
         });
         assert_eq!(found.len(), expected, "{at}: {found:?}");
     }
+    let limit = |manager: &mut Value| {
+        manager["http_filters"][1]["typed_config"]["max_request_bytes"] = json!("1000000")
+    };
+    let found = warnings(&limit);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("http_filters[1].typed_config.max_request_bytes: is 1000000"), "{found:?}");
     // Routes that can't be seen may do all of it.
     let found = warnings(&|manager| drop(manager.as_object_mut().unwrap().remove("route_config")));
     assert_eq!(found, [] as [String; 0]);

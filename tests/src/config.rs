@@ -22,8 +22,8 @@ impl Config {
         Self { root }
     }
 
-    /// Takes a configuration that was made.
-    pub fn new(root: Value) -> Self {
+    /// A configuration as it is.
+    pub fn of(root: Value) -> Self {
         Self { root }
     }
 

@@ -12,12 +12,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+/// Stands for the directory of Envoy's configuration, which nobody knows before it starts.
+pub const DIR: &str = "@DIR@";
+/// Stands for the file of the module under test.
+pub const MODULE: &str = "@MODULE@";
+
 /// What an Envoy will be started with. See [`Envoy::builder`].
 pub struct Builder {
     config: Config,
     concurrency: usize,
     arguments: Vec<String>,
     module: Option<PathBuf>,
+    files: Vec<(String, String)>,
 }
 
 /// A running Envoy; dropping it ends it.
@@ -36,12 +42,12 @@ impl Envoy {
 
     /// Another configuration file of the same shape: a filter `warmpath` in the first listener, a cluster `pods`.
     pub fn from_template(file: &Path) -> Builder {
-        Builder { config: Config::load(file), concurrency: 4, arguments: Vec::new(), module: None }
+        Builder::of(Config::load(file))
     }
 
-    /// A whole configuration that was made.
-    pub fn of(config: Value) -> Builder {
-        Builder { config: Config::new(config), concurrency: 4, arguments: Vec::new(), module: None }
+    /// A configuration as it is, with four workers. Its listener must be at port 0.
+    pub fn from_config(config: Value) -> Builder {
+        Builder::of(Config::of(config))
     }
 
     /// The shipped configuration in front of these pods.
@@ -128,6 +134,16 @@ impl From<&Envoy> for SocketAddr {
 }
 
 impl Builder {
+    fn of(config: Config) -> Self {
+        Self { config, concurrency: 4, arguments: Vec::new(), module: None, files: Vec::new() }
+    }
+
+    /// Puts a file beside the configuration. In all of them [`DIR`] stands for where they are, [`MODULE`] for the module's file.
+    pub fn file(mut self, name: &str, text: String) -> Self {
+        self.files.push((name.to_owned(), text));
+        self
+    }
+
     /// Puts Envoy in front of these pods.
     pub fn pods(self, pods: &Pods) -> Self {
         self.addresses(pods.addresses())
@@ -244,8 +260,13 @@ impl Builder {
                 seen.join("warmpath.wasm")
             }
         };
-        self.config.set_module(&module.display().to_string());
-        fs::write(dir.join("envoy.json"), self.config.to_json()).expect("the configuration can be written");
+        let module = module.display().to_string();
+        self.config.set_module(&module);
+        self.files.push(("envoy.json".to_owned(), self.config.to_json()));
+        for (name, text) in &self.files {
+            let text = text.replace(DIR, &seen.display().to_string()).replace(MODULE, &module);
+            fs::write(dir.join(name), text).expect("the configuration can be written");
+        }
         command.arg("-c").arg(seen.join("envoy.json")).arg("--admin-address-path").arg(seen.join("admin"));
         command
             .args(["--concurrency", &self.concurrency.to_string(), "--disable-hot-restart"])

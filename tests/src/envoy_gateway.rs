@@ -4,7 +4,8 @@
 //! What differs: routes are inlined where it serves them by RDS, endpoints are listed where it serves them by EDS, and the
 //! module is a file where Envoy would fetch it from the gateway.
 
-use crate::manifests::{Fields, Manifest, Manifests};
+use crate::fields::Fields;
+use crate::manifests::{Manifest, Manifests};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -19,16 +20,14 @@ const ORDER: [&str; 4] = [
     "envoy.filters.http.router",
 ];
 
-/// The Envoy configuration for these manifests, with these pods behind their Service.
-pub fn translate(mut manifests: Manifests, pods: &[SocketAddr]) -> Value {
-    let class = manifests.one("GatewayClass");
-    let proxy = manifests.take("EnvoyProxy").pop();
-    drop(class);
+/// The Envoy configuration for the manifests of a file in `examples/`, with these pods behind their Service.
+pub fn translate(file: &str, pods: &[SocketAddr]) -> Value {
+    let mut manifests = Manifests::load(file);
+    let proxy = proxy(&mut manifests);
     let gateway = manifests.one("Gateway");
     let mut route = manifests.one("HTTPRoute");
     let translated = Gateway::new(gateway).rules(&mut manifests, rules(&mut route), &route, pods);
-    route.spec.must_be("parentRefs", json!([{"name": "llm"}]));
-    route.spec.done();
+    route.spec.is("parentRefs", json!([{"name": "llm"}]));
     let finished = translated.finish(&mut manifests, proxy, |_| ());
     manifests.done();
     finished
@@ -37,31 +36,26 @@ pub fn translate(mut manifests: Manifests, pods: &[SocketAddr]) -> Value {
 /// The same for Envoy AI Gateway, which makes a route of its own and puts its external processor into the chain. That can't be had
 /// here: a filter stands in for it that does the same to the chain. It holds the headers until the body is whole, sets the
 /// model's header, and has the route taken anew.
-pub fn translate_ai(mut manifests: Manifests, pods: &[SocketAddr]) -> Value {
-    manifests.one("GatewayClass");
-    let proxy = manifests.take("EnvoyProxy").pop();
+pub fn translate_ai(file: &str, pods: &[SocketAddr]) -> Value {
+    let mut manifests = Manifests::load(file);
+    let proxy = proxy(&mut manifests);
     let gateway = manifests.one("Gateway");
     let mut route = manifests.one("AIGatewayRoute");
     let mut backend = manifests.one("AIServiceBackend");
-    backend.spec.must_be("schema", json!({"name": "OpenAI"}));
+    backend.spec.is("schema", json!({"name": "OpenAI"}));
     backend
         .spec
-        .must_be("backendRef", json!({"group": "gateway.envoyproxy.io", "kind": "Backend", "name": "vllm"}));
-    backend.spec.done();
+        .is("backendRef", json!({"group": "gateway.envoyproxy.io", "kind": "Backend", "name": "vllm"}));
     let mut endpoints = manifests.one("Backend");
-    endpoints.spec.must_be(
-        "endpoints",
-        json!([{"fqdn": {"hostname": "vllm.default.svc.cluster.local", "port": 8000}}]),
-    );
-    endpoints.spec.done();
-    let mut rules: Vec<_> = route.spec.objects("rules").into_iter().map(ai_rule).collect();
+    endpoints
+        .spec
+        .is("endpoints", json!([{"fqdn": {"hostname": "vllm.default.svc.cluster.local", "port": 8000}}]));
+    let mut rules: Vec<_> = route.spec.list("rules").into_iter().map(ai_rule).collect();
     rules.push(Rule { matches: json!({"prefix": "/"}), action: Action::NotFound, add: json!([]) });
-    route.spec.must_be(
-        "parentRefs",
-        json!([{"name": "llm", "kind": "Gateway", "group": "gateway.networking.k8s.io"}]),
-    );
+    route
+        .spec
+        .is("parentRefs", json!([{"name": "llm", "kind": "Gateway", "group": "gateway.networking.k8s.io"}]));
     let translated = Gateway::new(gateway).rules(&mut manifests, rules, &route, pods);
-    route.spec.done();
     let finished = translated.finish(&mut manifests, proxy, |filters| {
         let name = |filter: &Value| filter["name"].as_str().unwrap_or_default().to_owned();
         let first =
@@ -78,6 +72,18 @@ pub fn translate_ai(mut manifests: Manifests, pods: &[SocketAddr]) -> Value {
     });
     manifests.done();
     finished
+}
+
+/// What the class of the gateway says of its Envoy, if it says anything.
+fn proxy(manifests: &mut Manifests) -> Option<Manifest> {
+    let mut class = manifests.one("GatewayClass");
+    class.spec.is("controllerName", json!("gateway.envoyproxy.io/gatewayclass-controller"));
+    class.spec.has("parametersRef").then(|| {
+        let proxy = manifests.one("EnvoyProxy");
+        let named = json!({"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": proxy.name, "namespace": proxy.namespace});
+        class.spec.is("parametersRef", named);
+        proxy
+    })
 }
 
 const PROCESSOR: &str = r#"
@@ -106,35 +112,30 @@ struct Rule {
 
 fn rules(route: &mut Manifest) -> Vec<Rule> {
     let rule = |mut rule: Fields| {
-        rule.must_be("matches", json!([{"path": {"type": "PathPrefix", "value": "/"}}]));
-        rule.must_be("backendRefs", json!([{"name": "vllm", "port": 8000}]));
+        rule.is("matches", json!([{"path": {"type": "PathPrefix", "value": "/"}}]));
+        rule.is("backendRefs", json!([{"name": "vllm", "port": 8000}]));
         let mut add = Vec::new();
-        for mut filter in rule.objects("filters") {
-            filter.must_be("type", json!("RequestHeaderModifier"));
+        for mut filter in rule.maybe_list("filters") {
+            filter.is("type", json!("RequestHeaderModifier"));
             let mut modifier = filter.object("requestHeaderModifier");
-            for mut header in modifier.objects("set") {
+            for mut header in modifier.list("set") {
                 add.push(json!({
-                    "header": {"key": header.need("name"), "value": header.need("value")},
+                    "header": {"key": header.take("name"), "value": header.take("value")},
                     "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
                 }));
-                header.done();
             }
-            modifier.done();
-            filter.done();
         }
-        rule.done();
         Rule { matches: json!({"prefix": "/"}), action: Action::Pods, add: json!(add) }
     };
-    route.spec.objects("rules").into_iter().map(rule).collect()
+    route.spec.list("rules").into_iter().map(rule).collect()
 }
 
 fn ai_rule(mut rule: Fields) -> Rule {
-    rule.must_be("backendRefs", json!([{"name": "vllm"}]));
-    rule.must_be("timeouts", json!({"request": "0s"}));
-    let matches = rule.need("matches");
+    rule.is("backendRefs", json!([{"name": "vllm"}]));
+    rule.is("timeouts", json!({"request": "0s"}));
+    let matches = rule.take("matches");
     let header = &matches[0]["headers"][0];
     let matches = json!({"prefix": "/", "headers": [{"name": header["name"], "string_match": {"exact": header["value"]}}]});
-    rule.done();
     Rule { matches, action: Action::Pods, add: json!([]) }
 }
 
@@ -150,9 +151,8 @@ struct Gateway {
 
 impl Gateway {
     fn new(mut gateway: Manifest) -> Self {
-        gateway.spec.must_be("gatewayClassName", json!("llm"));
-        gateway.spec.must_be("listeners", json!([{"name": "http", "protocol": "HTTP", "port": 80}]));
-        gateway.spec.done();
+        gateway.spec.is("gatewayClassName", json!("llm"));
+        gateway.spec.is("listeners", json!([{"name": "http", "protocol": "HTTP", "port": 80}]));
         let name = format!("{}/{}/http", gateway.namespace, gateway.name);
         let hcm = json!({
             "@type": HCM,
@@ -214,11 +214,10 @@ impl Gateway {
     }
 
     fn traffic(&mut self, mut policy: Manifest) {
-        policy.spec.need("targetRefs");
+        policy.spec.take("targetRefs");
         let mut balancer = policy.spec.object("loadBalancer");
-        balancer.must_be("type", json!("LeastRequest"));
-        let sources = balancer.object("endpointOverride").need("extractFrom");
-        balancer.done();
+        balancer.is("type", json!("LeastRequest"));
+        let sources = balancer.object("endpointOverride").take("extractFrom");
         let named = |name: &str, config: Value| json!({"typed_extension_config": {"name": format!("envoy.load_balancing_policies.{name}"), "typed_config": config}});
         let fallback = named(
             "least_request",
@@ -230,7 +229,7 @@ impl Gateway {
         });
         self.cluster["load_balancing_policy"] = json!({"policies": [named("override_host", config)]});
 
-        let buffer = policy.spec.take("requestBuffer");
+        let buffer = policy.spec.maybe("requestBuffer");
         if let Some(buffer) = &buffer {
             let limit = bytes(buffer["limit"].as_str().expect("a quantity"));
             let kind = format!("{EXTENSIONS}.filters.http.buffer.v3");
@@ -242,30 +241,27 @@ impl Gateway {
         }
 
         let mut http = policy.spec.object("timeout").object("http");
-        let (request, idle) = (http.need("requestTimeout"), http.need("streamIdleTimeout"));
+        let request = http.take("requestTimeout");
         let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
         self.cluster["typed_extension_protocol_options"] = json!({options: {
             "@type": format!("type.googleapis.com/{options}"),
-            "common_http_protocol_options": {"idle_timeout": http.need("connectionIdleTimeout")},
+            "common_http_protocol_options": {"idle_timeout": http.take("connectionIdleTimeout")},
             "explicit_http_config": {"http_protocol_options": {}},
         }});
-        http.done();
 
         let mut retry = policy.spec.object("retry");
         let mut on = retry.object("retryOn");
-        let triggers = on.need("triggers");
+        let triggers = on.take("triggers");
         let triggers: Vec<_> =
             triggers.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
         let retry_policy = json!({
-            "num_retries": retry.need("numRetries"), "retry_on": triggers.join(","), "retriable_status_codes": on.need("httpStatusCodes"),
+            "num_retries": retry.take("numRetries"), "retry_on": triggers.join(","), "retriable_status_codes": on.take("httpStatusCodes"),
             "host_selection_retry_max_attempts": 5,
             "retry_host_predicate": [{"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": {"@type": format!("{EXTENSIONS}.retry.host.previous_hosts.v3.PreviousHostsPredicate")}}],
         });
-        on.done();
-        retry.done();
         for route in self.routes.iter_mut().filter(|route| route.get("route").is_some()) {
             let action = &mut route["route"];
-            (action["timeout"], action["idle_timeout"]) = (request.clone(), idle.clone());
+            action["timeout"] = request.clone();
             action["retry_policy"] = retry_policy.clone();
             if buffer.is_some() {
                 // A buffered upgrade would wait for ever.
@@ -275,52 +271,50 @@ impl Gateway {
 
         let mut breaker = policy.spec.object("circuitBreaker");
         self.cluster["circuit_breakers"]["thresholds"][0] = json!({
-            "max_connections": breaker.need("maxConnections"), "max_pending_requests": breaker.need("maxPendingRequests"),
-            "max_requests": breaker.need("maxParallelRequests"), "max_retries": breaker.need("maxParallelRetries"),
+            "max_connections": breaker.take("maxConnections"), "max_pending_requests": breaker.take("maxPendingRequests"),
+            "max_requests": breaker.take("maxParallelRequests"), "max_retries": breaker.take("maxParallelRetries"),
         });
-        breaker.done();
-        policy.spec.done();
     }
 
     fn client(&mut self, mut policy: Manifest) {
-        policy.spec.need("targetRefs");
+        policy.spec.take("targetRefs");
+        self.hcm["stream_idle_timeout"] =
+            policy.spec.object("timeout").object("http").take("streamIdleTimeout");
         let mut headers = policy.spec.object("headers");
-        let removed = headers.object("earlyRequestHeaders").need("remove");
+        let removed = headers.object("earlyRequestHeaders").take("remove");
         let removed: Vec<_> =
             removed.as_array().expect("a list").iter().map(|name| json!({"remove": name})).collect();
         self.hcm["early_header_mutation_extensions"] = json!([{
             "name": "envoy.http.early_header_mutation.header_mutation",
             "typed_config": {"@type": format!("{EXTENSIONS}.http.early_header_mutation.header_mutation.v3.HeaderMutation"), "mutations": removed},
         }]);
-        headers.done();
-        policy.spec.done();
     }
 
     fn extension(&mut self, mut policy: Manifest) {
-        policy.spec.need("targetRefs");
+        policy.spec.take("targetRefs");
         let id = |kind: &str, i: usize| {
             format!("envoyextensionpolicy/{}/{}/{kind}/{i}", policy.namespace, policy.name)
         };
         let mut names = Vec::new();
-        for (i, mut wasm) in policy.spec.objects("wasm").into_iter().enumerate() {
-            wasm.object("code").must_be("type", json!("Image"));
+        for (i, mut wasm) in policy.spec.maybe_list("wasm").into_iter().enumerate() {
+            let mut code = wasm.object("code");
+            code.is("type", json!("Image"));
+            assert!(code.object("image").text("url").contains("/warmpath:"));
             let mut config = json!({
-                "name": wasm.need("name"),
+                "name": wasm.take("name"),
                 "vm_config": {"vm_id": id("wasm", i), "runtime": "envoy.wasm.runtime.v8", "code": {"local": {"filename": "warmpath.wasm"}}},
-                "configuration": {"@type": "type.googleapis.com/google.protobuf.StringValue", "value": wasm.need("config").to_string()},
+                "configuration": {"@type": "type.googleapis.com/google.protobuf.StringValue", "value": wasm.take("config").to_string()},
             });
-            if let Some(open) = wasm.take("failOpen") {
+            if let Some(open) = wasm.maybe("failOpen") {
                 config["fail_open"] = open;
             }
-            wasm.done();
             names.push(format!("{}/{}", ORDER[2], id("wasm", i)));
             self.filters.push(json!({"name": names[i], "disabled": true, "typed_config": {"@type": format!("{EXTENSIONS}.filters.http.wasm.v3.Wasm"), "config": config}}));
         }
-        for (i, mut lua) in policy.spec.objects("lua").into_iter().enumerate() {
-            lua.must_be("type", json!("Inline"));
+        for (i, mut lua) in policy.spec.maybe_list("lua").into_iter().enumerate() {
+            lua.is("type", json!("Inline"));
             let name = format!("{}/{}", ORDER[1], id("lua", i));
-            self.filters.push(json!({"name": name, "disabled": true, "typed_config": {"@type": format!("{EXTENSIONS}.filters.http.lua.v3.Lua"), "default_source_code": {"inline_string": lua.need("inline")}}}));
-            lua.done();
+            self.filters.push(json!({"name": name, "disabled": true, "typed_config": {"@type": format!("{EXTENSIONS}.filters.http.lua.v3.Lua"), "default_source_code": {"inline_string": lua.take("inline")}}}));
             names.push(name);
         }
         for route in &mut self.routes {
@@ -329,7 +323,6 @@ impl Gateway {
                     json!({"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}});
             }
         }
-        policy.spec.done();
     }
 
     /// Puts it together, patched.
@@ -348,9 +341,8 @@ impl Gateway {
         };
         self.filters.sort_by_key(kind);
         if let Some(mut proxy) = proxy {
-            for mut position in proxy.spec.objects("filterOrder") {
+            for mut position in proxy.spec.list("filterOrder") {
                 let (name, after) = (position.text("name"), position.text("after"));
-                position.done();
                 let is = |filter: &Value, kind: &str| {
                     filter["name"].as_str().is_some_and(|name| name.starts_with(kind))
                 };
@@ -360,7 +352,6 @@ impl Gateway {
                 rest.splice(at..at, moved);
                 self.filters = rest;
             }
-            proxy.spec.done();
         }
         extend(&mut self.filters);
         self.hcm["http_filters"] = json!(self.filters);
@@ -374,25 +365,22 @@ impl Gateway {
             "default_filter_chain": {"name": self.name, "filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": self.hcm}]},
         });
         for mut policy in manifests.take("EnvoyPatchPolicy") {
-            policy.spec.need("targetRef");
-            policy.spec.must_be("type", json!("JSONPatch"));
-            for mut patch in policy.spec.objects("jsonPatches") {
+            policy.spec.take("targetRef");
+            policy.spec.is("type", json!("JSONPatch"));
+            for mut patch in policy.spec.list("jsonPatches") {
                 // Routes are within the listener here, and bear its name there.
                 let of = [".listener.v3.Listener", ".route.v3.RouteConfiguration"]
                     .map(|of| format!("type.googleapis.com/envoy.config{of}"));
                 let kind = patch.text("type");
                 assert!(of.contains(&kind), "{kind}");
-                patch.must_be("name", listener["name"].clone());
+                patch.is("name", listener["name"].clone());
                 let mut operation = patch.object("operation");
-                operation.must_be("op", json!("add"));
+                operation.is("op", json!("add"));
                 let (path, name, value) =
-                    (operation.text("jsonPath"), operation.text("path"), operation.need("value"));
+                    (operation.text("jsonPath"), operation.text("path"), operation.take("value"));
                 let places = add(&mut listener, &path, &name, &value);
                 assert_eq!(places, 1, "places of {path}");
-                operation.done();
-                patch.done();
             }
-            policy.spec.done();
         }
         let admin = json!({"name": "prometheus_stats", "type": "STATIC", "connect_timeout": "0.25s", "load_assignment": {"cluster_name": "prometheus_stats"}});
         json!({

@@ -1,16 +1,17 @@
-//! Kubernetes manifests, read strictly: whoever makes something of one takes each field that it has, and is told of those it
-//! doesn't know.
+//! The documents of a Kubernetes manifest, each of which must be read, as must each of their fields.
 
-use serde_json::{Map, Value};
-use std::path::Path;
+use crate::fields::Fields;
+use crate::root;
+use serde_json::Value;
 
 /// The documents of one file, by kind and name.
 pub struct Manifests(Vec<Value>);
 
 impl Manifests {
-    /// Reads a YAML file.
-    pub fn load(file: &Path) -> Self {
-        let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    /// Reads a file of `examples/`.
+    pub fn load(file: &str) -> Self {
+        let file = root().join("examples").join(file);
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         Self(serde_saphyr::from_multiple(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display())))
     }
 
@@ -53,73 +54,7 @@ impl Manifest {
     fn new(kind: &str, document: Value) -> Self {
         let text = |at: &str| document.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
-        let spec = Fields::new(format!("{kind} {name}"), document["spec"].clone());
+        let spec = Fields::of(&format!("{kind} {name}"), &document["spec"]);
         Self { name, namespace, spec }
-    }
-}
-
-/// The fields of an object, to be taken one by one.
-pub struct Fields {
-    path: String,
-    fields: Map<String, Value>,
-}
-
-impl Fields {
-    /// An object that stands at `path`.
-    #[track_caller]
-    pub fn new(path: String, object: Value) -> Self {
-        match object {
-            Value::Object(fields) => Self { path, fields },
-            other => panic!("{path} is no object: {other}"),
-        }
-    }
-
-    /// Takes a field, if it is there.
-    pub fn take(&mut self, name: &str) -> Option<Value> {
-        self.fields.remove(name)
-    }
-
-    /// Takes a field that must be there.
-    #[track_caller]
-    pub fn need(&mut self, name: &str) -> Value {
-        self.take(name).unwrap_or_else(|| panic!("{} has no {name}", self.path))
-    }
-
-    /// Takes a field that must be there and a text.
-    #[track_caller]
-    pub fn text(&mut self, name: &str) -> String {
-        self.need(name)
-            .as_str()
-            .map(str::to_owned)
-            .unwrap_or_else(|| panic!("{}.{name} is no text", self.path))
-    }
-
-    /// Takes an object; an absent one is empty.
-    #[track_caller]
-    pub fn object(&mut self, name: &str) -> Self {
-        let value = self.take(name).unwrap_or_else(|| Value::Object(Map::new()));
-        Self::new(format!("{}.{name}", self.path), value)
-    }
-
-    /// Takes a list of objects; an absent one is empty.
-    #[track_caller]
-    pub fn objects(&mut self, name: &str) -> Vec<Self> {
-        let list = self.take(name).unwrap_or_else(|| Value::Array(Vec::new()));
-        let list = list.as_array().unwrap_or_else(|| panic!("{}.{name} is no list", self.path));
-        let path = |i: usize| format!("{}.{name}[{i}]", self.path);
-        list.iter().enumerate().map(|(i, item)| Self::new(path(i), item.clone())).collect()
-    }
-
-    /// A field must say this.
-    #[track_caller]
-    pub fn must_be(&mut self, name: &str, value: Value) {
-        assert_eq!(self.need(name), value, "{}.{name}", self.path);
-    }
-
-    /// All fields must have been taken.
-    #[track_caller]
-    pub fn done(self) {
-        let names: Vec<_> = self.fields.keys().collect();
-        assert!(names.is_empty(), "{}: nobody knows what to make of {names:?}", self.path);
     }
 }

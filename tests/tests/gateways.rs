@@ -5,15 +5,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use warmpath_tests::envoy_gateway::{translate, translate_ai};
-use warmpath_tests::manifests::Manifests;
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, root, wait_until};
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, wait_until};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
-
-fn manifests(file: &str) -> Manifests {
-    Manifests::load(&root().join("examples").join(file))
-}
 
 /// An Envoy of this configuration, with its admin behind the cluster that the gateway has for it.
 fn envoy(config: Value) -> Builder {
@@ -21,7 +16,7 @@ fn envoy(config: Value) -> Builder {
         TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port is free");
     let socket = json!({"address": "127.0.0.1", "port_value": admin.port()});
     let endpoint = json!([{"lb_endpoints": [{"endpoint": {"address": {"socket_address": socket}}}]}]);
-    Envoy::of(config)
+    Envoy::from_config(config)
         .edit("/admin/address/socket_address", socket)
         .edit("/static_resources/clusters/1/load_assignment/endpoints", endpoint)
 }
@@ -93,7 +88,7 @@ fn does_it_all(envoy: &Envoy, pods: &Pods, model: &str) {
 #[test]
 fn envoy_gateway_without_a_patch() {
     let pods = Pods::start(4, &[]);
-    let envoy = envoy(translate(manifests("envoy-gateway/warmpath.yaml"), pods.addresses())).start();
+    let envoy = envoy(translate("envoy-gateway/warmpath.yaml", pods.addresses())).start();
     does_it_all(&envoy, &pods, "sim");
     assert_eq!(Request::post(CHAT, body("sim", &"a".repeat(34 << 20))).send(&envoy).status, 413);
 }
@@ -101,15 +96,32 @@ fn envoy_gateway_without_a_patch() {
 #[test]
 fn envoy_gateway_with_a_patch() {
     let pods = Pods::start(4, &[]);
-    let envoy = envoy(translate(manifests("envoy-gateway/patched.yaml"), pods.addresses())).start();
+    let envoy = envoy(translate("envoy-gateway/patched.yaml", pods.addresses())).start();
     does_it_all(&envoy, &pods, "sim");
 }
 
 #[test]
 fn envoy_ai_gateway_without_a_patch() {
     let pods = Pods::start(4, &["--model", "llama-3"]);
-    let envoy = envoy(translate_ai(manifests("envoy-ai-gateway/warmpath.yaml"), pods.addresses())).start();
+    let envoy = envoy(translate_ai("envoy-ai-gateway/warmpath.yaml", pods.addresses())).start();
     does_it_all(&envoy, &pods, "llama-3");
     let other = Request::post(CHAT, body("none", "hello")).send(&envoy);
     assert_eq!((other.status, other.text().as_str()), (404, "No matching route found."));
+}
+
+#[test]
+fn the_check_has_nothing_to_say_but_what_a_policy_cannot_set() {
+    let pods = ["10.0.0.1:8000", "10.0.0.2:8000"].map(|at| at.parse().expect("an address"));
+    let reload = "failure_policy: is not FAIL_RELOAD: should the VM of a worker ever trap, that worker goes on without Warmpath";
+    for (config, expected) in [
+        (translate("envoy-gateway/warmpath.yaml", &pods), &[reload][..]),
+        (translate("envoy-gateway/patched.yaml", &pods), &[]),
+        (translate_ai("envoy-ai-gateway/warmpath.yaml", &pods), &[reload]),
+    ] {
+        let report = warmpath::check::check(&config);
+        assert!(report.mistakes.is_empty(), "{report}");
+        let warnings: Vec<_> = report.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warnings.len(), expected.len(), "{report}");
+        assert!(warnings.iter().zip(expected).all(|(warning, words)| warning.contains(words)), "{report}");
+    }
 }

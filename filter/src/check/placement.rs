@@ -43,6 +43,7 @@ fn check_behind(plugin: &Plugin<'_>, router: &Router, report: &mut Report) {
              pod before Warmpath has read the body; add it there",
         );
     }
+    check_limits(manager, router.settings().max_body_bytes as u64, report);
     let header = router.settings().routing.header();
     let routes = manager.field("route_config");
     let sets = |node: &Node<'_>| sets_header(node, header);
@@ -57,14 +58,30 @@ fn check_behind(plugin: &Plugin<'_>, router: &Router, report: &mut Report) {
     }
 }
 
+/// What buffer filters hold, here and as routes have it.
+fn check_limits(node: &Node<'_>, wanted: u64, report: &mut Report) {
+    const FIELD: &str = "max_request_bytes";
+    if let Some(limit) = node.field(FIELD).and_then(|limit| limit.number()).filter(|limit| *limit < wanted) {
+        let problem = format!(
+            "is {limit}: a longer body is answered with 413, though limits.max_body_bytes is {wanted}; raise it to that"
+        );
+        report.warn(node.path_of(FIELD), problem);
+    }
+    node.children().iter().for_each(|child| check_limits(child, wanted, report));
+}
+
 fn is_of(filter: &Node<'_>, kind: &str) -> bool {
     filter.field("typed_config").is_some_and(|config| config.is_type(kind))
 }
 
 /// Is the header set to the choice anywhere in here?
 fn sets_header(node: &Node<'_>, header: &str) -> bool {
+    // A script says both in one text.
+    let named = format!("wasm.{DESTINATION}");
+    if node.text().is_some_and(|text| text.contains(&named) && text.contains(header)) {
+        return true;
+    }
     let is_key = node.text_of("key").is_some_and(|key| key.eq_ignore_ascii_case(header));
-    let is_value =
-        || node.text_of("value").is_some_and(|value| value.contains(&format!("wasm.{DESTINATION}:")));
+    let is_value = || node.text_of("value").is_some_and(|value| value.contains(&format!("{named}:")));
     (is_key && is_value()) || node.children().iter().any(|child| sets_header(child, header))
 }

@@ -5,7 +5,7 @@ use super::document::Node;
 use super::plugins::Plugin;
 use super::report::Report;
 use super::workflows::is_for_handoffs;
-use crate::config::{Router, Routing};
+use crate::config::{Router, Routing, Via};
 
 /// What Envoy buffers of a body where nothing is said.
 const DEFAULT_BUFFER: u64 = 1 << 20;
@@ -24,7 +24,10 @@ pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, repo
                 if !is_for_handoffs(&route) {
                     check_retries(&host, &action, router, report);
                 }
-                check_body_limit(plugin, &host, &route, router, report);
+                // Elsewhere the buffer filter's own limit counts.
+                if router.settings().routing.via() == Via::Header {
+                    check_body_limit(plugin, &host, &route, router, report);
+                }
             }
         }
     }
