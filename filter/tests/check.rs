@@ -102,7 +102,7 @@ fn values_at_the_edge() {
         ("max_requests: 65536", "max_requests: 1024", Some("thresholds[0].max_requests: is not above 1024")),
         ("refused-stream,reset", "refused-stream", Some("retry_policy.retry_on: doesn't retry on reset")),
         ("stream_idle_timeout: 300s", "stream_idle_timeout: 0s", Some("stream_idle_timeout: is not set")),
-        ("FAIL_RELOAD", "FAIL_OPEN", Some("that worker goes on without Warmpath")),
+        ("FAIL_RELOAD", "FAIL_OPEN", Some("goes on without Warmpath, and to the pods that clients name")),
         ("failure_policy: FAIL_RELOAD", "fail_open: true", Some("that worker goes on without Warmpath")),
         ("FAIL_RELOAD", "FAIL_CLOSED", Some("that worker answers 503")),
         ("cluster: pods\n", "cluster: other\n", None),
@@ -261,6 +261,11 @@ fn listeners_of_kv_events_are_checked() {
         ("limit_bytes: 65536", "limit_bytes: 1048576", &["limit_bytes: is 1048576: a worker takes"][..]),
         ("limit_bytes: 8388608", "limit_bytes: 65536", &["though kv_events.max_message_bytes is 4194304"]),
         ("network.echo.v3.Echo", "network.tcp_proxy.v3.TcpProxy", &["has no envoy.filters.network.echo"]),
+        (
+            "address: 127.0.0.1, port_value: 8082",
+            "address: 0.0.0.0, port_value: 8082",
+            &["has no kv_events.token: whoever reaches"],
+        ),
         // A second filter for requests, whose listener has no route to a pod.
         ("root_id: kv-events-http", "root_id: http", &["no route by which a chosen pod is reached"]),
         (
