@@ -94,14 +94,18 @@ pub enum Level {
     Error,
 }
 
-/// A message fit for Envoy's log, whoever is quoted in it: its further lines are indented, so that none passes for an entry of its
-/// own, and other control characters, which a terminal might obey, are spaces.
+/// Characters of an entry of the log: room for all mistakes of a configuration that are named.
+const LONGEST_ENTRY: usize = 40_000;
+
+/// A message fit for Envoy's log, whoever is quoted in it, and however much: its further lines are indented, so that none passes for
+/// an entry of its own, and other control characters, which a terminal might obey, are spaces.
 pub fn entry_of_log(message: &str) -> Cow<'_, str> {
-    if !message.chars().any(char::is_control) {
+    if message.len() <= LONGEST_ENTRY && !message.chars().any(char::is_control) {
         return Cow::Borrowed(message);
     }
-    let message = message.replace(|c: char| c.is_control() && c != '\n', " ");
-    Cow::Owned(message.replace('\n', "\n  "))
+    let plain =
+        message.chars().take(LONGEST_ENTRY).map(|c| if c.is_control() && c != '\n' { ' ' } else { c });
+    Cow::Owned(plain.collect::<String>().replace('\n', "\n  "))
 }
 
 /// Kinds of metrics that Envoy's stats know.
@@ -218,5 +222,6 @@ mod tests {
         assert!(matches!(entry_of_log("the pod \"pé\" is there"), Cow::Borrowed("the pod \"pé\" is there")));
         let forged = "a model\n[2026-01-01][critical] all is lost\r\x1b[2J\u{85}end";
         assert_eq!(entry_of_log(forged), "a model\n  [2026-01-01][critical] all is lost  [2J end");
+        assert_eq!(entry_of_log(&"é".repeat(1 << 20)).chars().count(), LONGEST_ENTRY);
     }
 }
