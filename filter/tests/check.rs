@@ -353,7 +353,7 @@ fn every_example_is_right() {
 }
 
 #[test]
-fn retries_that_would_use_a_handoff_twice_are_warned_of() {
+fn what_would_harm_pods_that_hand_over_kv_is_warned_of() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/prefill-decode-nixl/envoy.yaml");
     let text = std::fs::read_to_string(example).unwrap();
     let path = std::env::temp_dir().join(format!("warmpath-handoff-{}.yaml", std::process::id()));
@@ -370,6 +370,11 @@ fn retries_that_would_use_a_handoff_twice_are_warned_of() {
             "has no route for requests with a handoff",
         ),
         (r#"{"cluster": "prefill"}"#, r#"{"cluster": "elsewhere"}"#, "has no cluster \"elsewhere\""),
+        (
+            "stream_idle_timeout: 300s\n",
+            "stream_idle_timeout: 300s\n                upgrade_configs: [{ upgrade_type: websocket }]\n",
+            "upgrade_configs: lets clients upgrade connections",
+        ),
     ] {
         assert!(text.contains(from), "{from:?} is no longer in the example");
         let (code, out, _) = checked(&text.replacen(from, to, 1));
