@@ -7,6 +7,7 @@
 //! * A call may fail at any time. Nothing here panics; every status other than success is a [`HostError`].
 //! * Only what has bounds is asked for: bodies are read with a limit, and Envoy bounds headers.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -91,6 +92,20 @@ pub enum Level {
     Warn,
     /// Something that must be mended by a person.
     Error,
+}
+
+/// Characters of an entry of the log: room for all mistakes of a configuration that are named.
+const LONGEST_ENTRY: usize = 40_000;
+
+/// A message fit for Envoy's log, whoever is quoted in it, and however much: its further lines are indented, so that none passes for
+/// an entry of its own, and other control characters, which a terminal might obey, are spaces.
+pub fn entry_of_log(message: &str) -> Cow<'_, str> {
+    if message.len() <= LONGEST_ENTRY && !message.chars().any(char::is_control) {
+        return Cow::Borrowed(message);
+    }
+    let plain =
+        message.chars().take(LONGEST_ENTRY).map(|c| if c.is_control() && c != '\n' { ' ' } else { c });
+    Cow::Owned(plain.collect::<String>().replace('\n', "\n  "))
 }
 
 /// Kinds of metrics that Envoy's stats know.
@@ -196,4 +211,17 @@ pub trait Host: SharedData {
     fn reset_request(&self) -> HostResult<()>;
     /// Answers the request here, whether or not it is on its way to a pod, as long as no answer has begun.
     fn respond(&self, status: u32, headers: &[(&str, &str)], body: &[u8], details: &str) -> HostResult<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_quoted_passes_for_an_entry_of_the_log() {
+        assert!(matches!(entry_of_log("the pod \"pé\" is there"), Cow::Borrowed("the pod \"pé\" is there")));
+        let forged = "a model\n[2026-01-01][critical] all is lost\r\x1b[2J\u{85}end";
+        assert_eq!(entry_of_log(forged), "a model\n  [2026-01-01][critical] all is lost  [2J end");
+        assert_eq!(entry_of_log(&"é".repeat(1 << 20)).chars().count(), LONGEST_ENTRY);
+    }
 }

@@ -102,7 +102,7 @@ fn values_at_the_edge() {
         ("max_requests: 65536", "max_requests: 1024", Some("thresholds[0].max_requests: is not above 1024")),
         ("refused-stream,reset", "refused-stream", Some("retry_policy.retry_on: doesn't retry on reset")),
         ("stream_idle_timeout: 300s", "stream_idle_timeout: 0s", Some("stream_idle_timeout: is not set")),
-        ("FAIL_RELOAD", "FAIL_OPEN", Some("that worker goes on without Warmpath")),
+        ("FAIL_RELOAD", "FAIL_OPEN", Some("goes on without Warmpath, and to the pods that clients name")),
         ("failure_policy: FAIL_RELOAD", "fail_open: true", Some("that worker goes on without Warmpath")),
         ("FAIL_RELOAD", "FAIL_CLOSED", Some("that worker answers 503")),
         ("cluster: pods\n", "cluster: other\n", None),
@@ -267,6 +267,11 @@ fn listeners_of_kv_events_are_checked() {
         ("limit_bytes: 65536", "limit_bytes: 1048576", &["limit_bytes: is 1048576: a worker takes"][..]),
         ("limit_bytes: 8388608", "limit_bytes: 65536", &["though kv_events.max_message_bytes is 4194304"]),
         ("network.echo.v3.Echo", "network.tcp_proxy.v3.TcpProxy", &["has no envoy.filters.network.echo"]),
+        (
+            "address: 127.0.0.1, port_value: 8082",
+            "address: 0.0.0.0, port_value: 8082",
+            &["has no kv_events.token: whoever reaches"],
+        ),
         // A second filter for requests, whose listener has no route to a pod.
         ("root_id: kv-events-http", "root_id: http", &["no route by which a chosen pod is reached"]),
         (
@@ -355,7 +360,7 @@ fn every_example_is_right() {
 }
 
 #[test]
-fn retries_that_would_use_a_handoff_twice_are_warned_of() {
+fn what_would_harm_pods_that_hand_over_kv_is_warned_of() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/prefill-decode-nixl/envoy.yaml");
     let text = std::fs::read_to_string(example).unwrap();
     let path = std::env::temp_dir().join(format!("warmpath-handoff-{}.yaml", std::process::id()));
@@ -372,6 +377,11 @@ fn retries_that_would_use_a_handoff_twice_are_warned_of() {
             "has no route for requests with a handoff",
         ),
         (r#"{"cluster": "prefill"}"#, r#"{"cluster": "elsewhere"}"#, "has no cluster \"elsewhere\""),
+        (
+            "stream_idle_timeout: 300s\n",
+            "stream_idle_timeout: 300s\n                upgrade_configs: [{ upgrade_type: websocket }]\n",
+            "upgrade_configs: lets clients upgrade connections",
+        ),
     ] {
         assert!(text.contains(from), "{from:?} is no longer in the example");
         let (code, out, _) = checked(&text.replacen(from, to, 1));

@@ -558,6 +558,96 @@ fn bytes_that_come_one_by_one() {
 }
 
 #[test]
+fn bodies_that_stop_are_ended_by_envoy_and_nobody_waits_for_them() {
+    let pods = Pods::start(1, &["--journal", "64"]);
+    let envoy = Envoy::builder().pods(&pods).concurrency(1).hcm("/stream_idle_timeout", json!("2s")).start();
+    let stand = Stand { pods, envoy };
+    stand.serves_the_next();
+    let mark = mark();
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\nx-mark: {mark}\r\ncontent-length: 4000\r\n\r\n{{");
+    let mut slow: Vec<_> = (0..50).map(|_| Raw::send(&stand.envoy, &head)).collect();
+    stand.serves_the_next();
+    for client in &mut slow {
+        assert_eq!(client.head().map(|head| head.status), Some(408));
+    }
+    assert!(stand.pods.seen_with("x-mark", &mark).is_empty(), "none of it reaches a pod");
+    assert_eq!(stand.envoy.stat("wasmcustom.warmpath.in_flight"), 0);
+    stand.serves_the_next();
+}
+
+#[test]
+fn envoy_s_own_headers_of_a_client_change_nothing() {
+    // Slow enough for a time-out of a millisecond.
+    let pods = Pods::start(1, &["--speedup", "1", "--decode-rate", "20"]);
+    let envoy = Envoy::builder().pods(&pods).concurrency(1).start();
+    let ask = |hostile: bool, from: &str| {
+        pods.fault(0, &json!({"kind": "status", "status": 503, "count": 1}));
+        let request = Request::chat("x").header("x-forwarded-for", from);
+        let hostile: &[(&str, &str)] = match hostile {
+            true => &[
+                ("x-envoy-max-retries", "0"),
+                ("x-envoy-retry-on", ""),
+                ("x-envoy-retriable-status-codes", "200"),
+                ("x-envoy-upstream-rq-timeout-ms", "1"),
+                ("x-envoy-upstream-rq-per-try-timeout-ms", "1"),
+            ],
+            false => &[],
+        };
+        hostile.iter().fold(request, |request, (name, value)| request.header(name, value)).send(&envoy)
+    };
+    // The second is an address that Envoy may take for its own network's.
+    for from in ["203.0.113.7", "10.0.0.1"] {
+        for hostile in [false, true] {
+            let answer = ask(hostile, from);
+            assert_eq!(answer.status, 200, "{hostile} {from}: {}", answer.text());
+        }
+    }
+    envoy.assert_no_trap();
+}
+
+#[test]
+fn what_a_client_says_is_in_no_log_and_in_no_stat_s_name() {
+    const SECRET: &str = "q7secretq7";
+    let pods = Pods::start(2, &[]);
+    let envoy = Envoy::builder()
+        .pods(&pods)
+        .concurrency(1)
+        .plugin("/debug_header", json!("x-warmpath-debug"))
+        .plugin(
+            "/select",
+            json!([{"header": {"name": "x-sticky", "value": "1"}, "profile": "sticky-session"}]),
+        )
+        .plugin("/admission", json!({"models": {"sim": 100}}))
+        .start();
+    let names = || envoy.admin("/stats").lines().filter(|line| line.starts_with("wasmcustom.")).count();
+    let send = |n: usize| {
+        let secret = format!("{SECRET}{n}");
+        let chat = json!({
+            "model": secret, "user": secret, "cache_salt": secret, "max_tokens": 1,
+            "messages": [{"role": secret, "content": secret.repeat(100)}],
+        });
+        let forged = format!("{{\"model\": \"{secret}\\n[critical] {secret}\", {secret}");
+        for request in [
+            Request::json(CHAT, &chat),
+            Request::json(CHAT, &chat).header("x-sticky", "1"),
+            Request::post(CHAT, forged),
+            Request::post(CHAT, secret.repeat(3)).header("content-encoding", &secret),
+            Request::get(&format!("/{secret}?{secret}")),
+        ] {
+            let request = request.header("x-session-id", &secret).header("authorization", &secret);
+            let _ = request.header("x-warmpath-debug", &secret).header("x-request-id", &secret).send(&envoy);
+        }
+    };
+    send(0);
+    let before = names();
+    (1..20).for_each(send);
+    assert_eq!(names(), before, "who names much makes no stats");
+    assert!(!envoy.admin("/stats").contains(SECRET));
+    assert!(!envoy.log().contains(SECRET), "{}", envoy.log());
+    envoy.assert_no_trap();
+}
+
+#[test]
 fn envoys_limit_is_the_shipped_one() {
     let yaml = std::fs::read_to_string(root().join("envoy/warmpath.yaml")).expect("the template is there");
     assert!(yaml.contains(&format!("request_body_buffer_limit: {ENVOYS_LIMIT}")));

@@ -52,6 +52,18 @@ fn a_gateway_narrows_the_choice_and_is_told_who_served() {
 }
 
 #[test]
+fn who_served_can_be_kept_from_clients_by_a_filter_before() {
+    let pods = Pods::start(1, &[]);
+    let hide = json!({"name": "hide", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+        "mutations": {"response_mutations": [{"remove": SERVED}]},
+    }});
+    let envoy = picker(&pods).filter_before(hide).start();
+    let answer = ask(1).send(&envoy);
+    assert_eq!((answer.status, answer.header(SERVED)), (200, None));
+}
+
+#[test]
 fn where_the_subset_leaves_nobody_it_is_503() {
     let pods = Pods::start(2, &[]);
     for nobody in [json!([]), json!(""), json!(["10.9.9.9:1"]), json!("10.9.9.9:1,10.9.9.8:1")] {

@@ -169,10 +169,11 @@ fn write(dir: &Path, content: &[u8]) {
 #[test]
 fn a_file_of_another_kind_is_named_and_traffic_goes_on() {
     let spoil = |dir: &Path, envoy: Builder| {
-        write(dir, br#"{"model": {"type": "Unigram", "vocab": []}}"#);
+        write(dir, br#"{"model": {"type": "Unigram\n[forged]", "vocab": []}}"#);
         envoy
     };
-    refused(spoil, "tokenizer.json needs what is not supported: the model type Unigram");
+    // What it quotes stays one entry of the log.
+    refused(spoil, "tokenizer.json needs what is not supported: the model type Unigram\n  [forged]");
 }
 
 #[test]

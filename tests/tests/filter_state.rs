@@ -100,6 +100,26 @@ fn what_a_client_says_of_the_pod_never_steers() {
 }
 
 #[test]
+fn where_a_failed_vm_is_passed_by_what_a_client_says_does_not_steer_either() {
+    // What `failOpen` leaves of the chain.
+    let pods = Pods::start(2, &[]);
+    let router = json!([{"name": "router", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
+    }}]);
+    let envoy = example(&pods).hcm("/http_filters", router).start();
+    let address = pods.addresses()[1].to_string();
+    let mut served = BTreeMap::new();
+    for n in 0..20 {
+        let answer = Request::post(CHAT, body(&words(n, 20))).header(DESTINATION, &address).send(&envoy);
+        *served.entry(answer.header("x-pod").expect("a pod").to_owned()).or_insert(0) += 1;
+    }
+    assert!(
+        served.get("pod-1").is_some_and(|count| *count >= 5),
+        "all went where the client said: {served:?}"
+    );
+}
+
+#[test]
 fn a_pod_that_fails_leaves_the_request_to_the_next_of_the_list() {
     let pods = Pods::start(3, &[]);
     let envoy = example(&pods).start();

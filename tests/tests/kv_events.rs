@@ -307,6 +307,13 @@ fn events_come_by_http_too() {
         assert_eq!(got, status, "{said}");
         assert!(said["error"]["message"].as_str().expect("a message").contains(what), "{said}");
     }
+    // Where clients are served it is a path like any other, and goes on to a pod.
+    let batches = fleet.stat("kv_events_batches");
+    let elsewhere = Request::post("/warmpath/v1/kv-events/pod-2", events.clone())
+        .header("authorization", format!("Bearer {token}"))
+        .send(&fleet.envoy);
+    assert!(elsewhere.status == 404 && elsewhere.header("x-pod").is_some(), "{}", elsewhere.text());
+    assert_eq!(fleet.stat("kv_events_batches"), batches);
     let without = Request::post("/warmpath/v1/kv-events/pod-2", events).send(http);
     assert_eq!(without.status, 401);
     assert!(without.text().contains("authorization: Bearer TOKEN"));
@@ -333,6 +340,10 @@ fn ranks_have_caches_of_their_own_and_requests_ask_for_theirs() {
         assert!(seen.iter().any(|seen| seen.pod == 1), "rank {rank}");
     }
     assert_eq!(fleet.stat("kv_events.pod-2_2.blocks"), 10);
+    let forged = json!({"model": "sim", "prompt": (1000..1160).collect::<Vec<_>>(), "max_tokens": 1});
+    let forged = Request::json("/v1/completions", &forged).header("x-data-parallel-rank", "7");
+    assert_eq!(forged.send(&fleet.envoy).status, 200);
+    assert!(fleet.pods.seen_with("x-data-parallel-rank", "7").is_empty(), "a client asks for no rank");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Barrier;
 use std::thread;
 use warmpath_tests::{Envoy, Pods, Request, Response, wait_until};
@@ -282,25 +282,72 @@ fn without_the_flag_requests_are_sent_on_and_the_cure_is_named() {
     assert_nothing_in_flight(&envoy);
 }
 
-#[test]
-fn pods_that_are_clusters_of_their_own_are_reached_by_cluster_header() {
-    let pods = Pods::start(3, &[]);
-    let cluster = |(n, address): (usize, &SocketAddr)| {
+/// An Envoy in which each pod is a cluster, beside one that is no pod.
+fn clusters(pods: &Pods, no_pod: SocketAddr) -> Envoy {
+    let cluster = |name: &str, address: &SocketAddr| {
         let socket = json!({"address": address.ip().to_string(), "port_value": address.port()});
         let endpoints = json!([{"lb_endpoints": [{"endpoint": {"address": {"socket_address": socket}}}]}]);
-        let name = format!("engine-{n}");
         json!({"name": name, "load_assignment": {"cluster_name": name, "endpoints": endpoints}})
     };
-    let clusters: Vec<_> = pods.addresses().iter().enumerate().map(cluster).collect();
+    let names = (0..).map(|n| format!("engine-{n}"));
+    let mut clusters: Vec<_> =
+        names.zip(pods.addresses()).map(|(name, address)| cluster(&name, address)).collect();
     let named: Value = clusters.iter().map(|cluster| json!({"cluster": cluster["name"]})).collect();
+    clusters.push(cluster("no-pod", &no_pod));
     let route = json!({"cluster_header": "x-gateway-destination-endpoint", "timeout": "0s"});
-    let envoy = Envoy::builder()
-        .pods(&pods)
+    Envoy::builder()
+        .pods(pods)
         .edit("/static_resources/clusters", json!(clusters))
         .hcm("/route_config/virtual_hosts/0/routes/0/route", route)
         .plugin("/pods", named)
         .plugin("/routing", json!({"by": "cluster"}))
+        .start()
+}
+
+#[test]
+fn a_client_that_names_a_cluster_does_not_reach_it() {
+    let pods = Pods::start(2, &[]);
+    let office = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let envoy = clusters(&pods, office.local_addr().expect("an address"));
+    for n in 0..8 {
+        for request in [
+            chat(&[message("user", &words(n, 20))]),
+            Request::get("/v1/models"),
+            Request::post("/unknown", "x").http2(),
+            Request::post(CHAT, "{"),
+            Request::post(CHAT, "").trailer("x-gateway-destination-endpoint", "no-pod").http2(),
+        ] {
+            let request = request.header("x-gateway-destination-endpoint", "no-pod");
+            let answer = request.header("X-Gateway-Destination-Endpoint", "no-pod").send(&envoy);
+            assert!(answer.header("x-pod").is_some(), "{}: {}", answer.status, answer.text());
+        }
+    }
+    office.set_nonblocking(true).expect("it can be asked");
+    assert!(office.accept().is_err(), "nobody came there");
+    envoy.assert_no_trap();
+}
+
+#[test]
+fn the_debug_header_can_be_kept_from_clients_by_envoy() {
+    let pods = Pods::start(2, &[]);
+    let envoy = Envoy::builder()
+        .pods(&pods)
+        .plugin("/debug_header", json!("x-warmpath-debug"))
+        .hcm("/route_config/internal_only_headers", json!(["x-warmpath-debug"]))
         .start();
+    let prompt = [message("user", &words(3, 100))];
+    for from in ["203.0.113.7", "10.0.0.1"] {
+        let request = chat(&prompt).header("x-forwarded-for", from).header("x-warmpath-debug", "1");
+        let answer = request.send(&envoy);
+        let told: Vec<_> = answer.headers.keys().filter(|name| name.as_str().contains("warmpath")).collect();
+        assert_eq!((answer.status, told.len()), (200, 0), "{from}: {told:?}");
+    }
+}
+
+#[test]
+fn pods_that_are_clusters_of_their_own_are_reached_by_cluster_header() {
+    let pods = Pods::start(3, &[]);
+    let envoy = clusters(&pods, pods.addresses()[0]);
     let mut used = BTreeSet::new();
     for conversation in 0..12 {
         let mut messages = vec![message("user", &words(conversation, 100))];

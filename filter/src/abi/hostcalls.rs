@@ -172,6 +172,7 @@ impl Host for EnvoyHost {
             Level::Warn => 3,
             Level::Error => 4,
         };
+        let message = entry_of_log(message);
         unsafe { proxy_log(level, message.as_ptr(), message.len()) };
     }
 

@@ -61,7 +61,11 @@ fn check_plugin(plugin: &Plugin<'_>, report: &mut Report) {
     };
     if !is("FAIL_RELOAD", 1) {
         let opens = is("FAIL_OPEN", 3) || config.field("fail_open").is_some_and(|open| open.is(true));
-        let what = if opens { "goes on without Warmpath" } else { "answers 503" };
+        let what = if opens {
+            "goes on without Warmpath, and to the pods that clients name in its routing header,"
+        } else {
+            "answers 503"
+        };
         report.warn(
             config.path_of("failure_policy"),
             format!(

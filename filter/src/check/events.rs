@@ -44,6 +44,14 @@ pub fn check(plugin: &Plugin<'_>, others: &[Plugin<'_>], report: &mut Report) {
                 );
                 report.warn(at, problem);
             }
+            let token = plugin.router.as_ref().and_then(|router| router.settings().kv_events.token.as_ref());
+            if token.is_none() && !is_local(listener) {
+                report.warn(
+                    plugin.config.path_of("configuration"),
+                    "has no kv_events.token: whoever reaches this listener can say of any pod what it holds, and so draw its \
+                     requests elsewhere; set one",
+                );
+            }
         }
     }
     if let Some(router) = &plugin.router {
@@ -78,6 +86,15 @@ fn check_settings(plugin: &Plugin<'_>, router: &Router, others: &[Plugin<'_>], r
             "has no tokenizers: prompts are not hashed as tokens, so no block that an engine speaks of is ever looked for",
         );
     }
+}
+
+/// Whether only this machine reaches it.
+fn is_local(listener: &Node<'_>) -> bool {
+    let address = listener.at(&["address", "socket_address"]);
+    address
+        .as_ref()
+        .and_then(|address| address.text_of("address"))
+        .is_some_and(|address| address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback()))
 }
 
 /// Whether what is left of a connection's bytes is sent back.

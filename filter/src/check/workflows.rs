@@ -28,9 +28,10 @@ pub fn is_for_handoffs(route: &Node<'_>) -> bool {
     headers.iter().any(is_present)
 }
 
-/// Warns of clusters that can't be seen, and of retries that would use a handoff twice.
+/// Warns of clusters that can't be seen, of what isn't looked through, and of retries that would use a handoff twice.
 pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, report: &mut Report) {
     check_clusters(router, clusters, report);
+    check_upgrades(plugin, router, report);
     if router.workflows().iter().all(|workflow| !workflow.retries_decode) {
         return;
     }
@@ -62,6 +63,17 @@ pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, repo
                 ),
             );
         }
+    }
+}
+
+fn check_upgrades(plugin: &Plugin<'_>, router: &Router, report: &mut Report) {
+    let Some(manager) = plugin.manager.as_ref().filter(|_| router.is_guarded()) else { return };
+    if !manager.list("upgrade_configs").is_empty() {
+        report.warn(
+            manager.path_of("upgrade_configs"),
+            "lets clients upgrade connections, on which nothing is looked through for what only a router may tell pods that hand \
+             over KV; leave it out",
+        );
     }
 }
 

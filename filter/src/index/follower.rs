@@ -151,7 +151,7 @@ impl Follower {
             self.life = self.counted(drawn).flatten();
         }
         if let Phase::New = self.phase {
-            let loader = Loader::begin(host, &self.keys, self.settings.max_blocks, self.settings.shards);
+            let loader = Loader::begin(host, &self.keys, &self.settings);
             let Some(loader) = self.counted(loader) else { return };
             match loader.is_done() {
                 true => self.loaded(loader),

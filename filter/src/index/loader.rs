@@ -8,7 +8,7 @@ use crate::host::{HostResult, SharedData};
 use super::keys::Keys;
 use super::log::read_floor;
 use super::replica::State;
-use super::{Replica, Table, shard};
+use super::{IndexSettings, Replica, Table, shard};
 
 /// A checkpoint that is being read.
 #[derive(Debug)]
@@ -27,12 +27,11 @@ impl Loader {
     pub(crate) fn begin(
         host: &impl SharedData,
         keys: &Keys,
-        max_blocks: usize,
-        shards: usize,
+        &IndexSettings { max_blocks, shards, secret, .. }: &IndexSettings,
     ) -> HostResult<Self> {
         let floor = read_floor(host, keys)?;
         let mut loader = Self {
-            table: Table::new(max_blocks),
+            table: Table::with_secret(max_blocks, secret),
             positions: Vec::new(),
             shards,
             floor: floor.unwrap_or(0),

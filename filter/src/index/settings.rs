@@ -26,6 +26,8 @@ pub struct IndexSettings {
     pub shards: usize,
     /// Most VMs that tell each other what they have in flight: one for each worker, and Envoy's main thread.
     pub ledgers: usize,
+    /// What only this VM knows, and no client can find out: see [`Table::with_secret`](super::Table::with_secret).
+    pub secret: u64,
 }
 
 impl Default for IndexSettings {
@@ -40,6 +42,7 @@ impl Default for IndexSettings {
             ring: 16_384,
             shards: SHARDS,
             ledgers: 256,
+            secret: 0,
         }
     }
 }

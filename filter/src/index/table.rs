@@ -18,7 +18,7 @@ mod slab;
 mod trees;
 
 pub use block::{Block, BlockHash, SHARDS};
-use block::{scramble, shard_of};
+use block::{SCRAMBLE, scramble, shard_of};
 use map::Entry;
 pub(super) use node::Node;
 pub(super) use pods::Pods;
@@ -98,8 +98,15 @@ impl Table {
     /// An empty table that takes about `max_blocks` blocks: each shard takes its even share, and refuses more.
     #[must_use]
     pub fn new(max_blocks: usize) -> Self {
+        Self::with_secret(max_blocks, 0)
+    }
+
+    /// The same, where clients can't know by what its blocks are found: whoever does can make blocks that take ever longer to
+    /// find. Makes no other difference.
+    #[must_use]
+    pub fn with_secret(max_blocks: usize, secret: u64) -> Self {
         Self {
-            trees: Trees::new(),
+            trees: Trees::new(secret),
             shards: vec![Shard::default(); SHARDS],
             pods: vec![Held::default(); MAX_SLOTS],
             max_per_shard: max_blocks.div_ceil(SHARDS),

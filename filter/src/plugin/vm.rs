@@ -7,6 +7,7 @@ use crate::fleet::Fleet;
 use crate::host::Host;
 use crate::index::IndexSettings;
 use crate::metrics::Metrics;
+use crate::pipeline::Rng;
 use crate::pods::Scout;
 use crate::prompt::delivery::{Delivery, Source, built_in};
 use crate::request;
@@ -44,6 +45,8 @@ impl Vm {
         self.fleets.retain(|_, fleet| fleet.strong_count() > 0);
         let identity = settings.identity();
         let fleet = self.fleets.get(&identity).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let settings =
+                IndexSettings { secret: Rng::new(host.now().as_nanos() as u64).bits(), ..settings };
             let fleet = Rc::new(RefCell::new(Fleet::new(settings, Metrics::define(host))));
             self.fleets.insert(identity, Rc::downgrade(&fleet));
             fleet

@@ -48,6 +48,7 @@ impl Simulation {
             ring: [12, 16, 25, 40][rng.below(4) as usize],
             shards: [1, 4, 8, 8][rng.below(4) as usize],
             ledgers: 5 + rng.below(4) as usize,
+            secret: 0,
         };
         let keys = Keys::new(settings.identity());
         let shared = FakeShared::default();
@@ -73,7 +74,7 @@ impl Simulation {
         let mut vm = Vm {
             number,
             host: FakeHost::new(&self.shared),
-            index: Index::new(self.settings.clone()),
+            index: Index::new(IndexSettings { secret: seed, ..self.settings.clone() }),
             streams: Vec::new(),
             rng: Rng(seed),
             hostile: self.hostile,

@@ -35,9 +35,12 @@ impl Block {
     }
 }
 
-/// Fibonacci scrambling: multiplying by 2^64 / phi carries every bit of the hash into the highest.
+/// 2^64 / phi, odd.
+pub const SCRAMBLE: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Fibonacci scrambling: multiplying by it carries every bit of the hash into the highest.
 pub const fn scramble(hash: BlockHash) -> u64 {
-    hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    hash.wrapping_mul(SCRAMBLE)
 }
 
 pub const fn shard_of(hash: BlockHash) -> usize {

@@ -66,13 +66,20 @@ impl Line {
 }
 
 /// Entries by hash. An entry is in its home line or, where that is full, in the first line after it that was not.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Map {
     lines: Vec<Line>,
     len: usize,
+    /// Odd.
+    factor: u64,
 }
 
 impl Map {
+    /// An empty map. Who knows `secret` can make blocks that all want the same lines, which then are searched from end to end.
+    pub const fn new(secret: u64) -> Self {
+        Self { lines: Vec::new(), len: 0, factor: super::SCRAMBLE ^ secret << 1 }
+    }
+
     /// Looks a block up.
     #[inline]
     pub fn find(&self, hash: BlockHash) -> Entry {
@@ -187,10 +194,11 @@ impl Map {
         }
     }
 
-    /// The line that a block is in if there is room: by the bits of its hash after those that name its shard.
+    /// The line that a block is in if there is room: by bits other than those that name its shard.
     #[inline]
     fn home(&self, hash: BlockHash) -> usize {
-        ((u64::from((super::scramble(hash) >> 24) as u32) * self.lines.len() as u64) >> 32) as usize
+        let bits = (hash.wrapping_mul(self.factor) >> 24) as u32;
+        ((u64::from(bits) * self.lines.len() as u64) >> 32) as usize
     }
 
     #[inline]
@@ -225,7 +233,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_an_ordered_map(ops in prop::collection::vec((0..49usize, any::<bool>()), 1..400)) {
-            let (names, mut map, mut reference) = (names(), Map::default(), BTreeMap::new());
+            let (names, mut map, mut reference) = (names(), Map::new(0), BTreeMap::new());
             for ((n, insert), index) in ops.into_iter().zip(0u32..) {
                 let hash = names[n];
                 if !insert {
@@ -252,7 +260,7 @@ mod tests {
 
     #[test]
     fn grows_by_a_quarter() {
-        let mut map = Map::default();
+        let mut map = Map::new(0);
         for n in 0..10_000u32 {
             let hash = xxh3_64(&n.to_le_bytes());
             assert!(!map.find(hash).is_known());
@@ -260,5 +268,32 @@ mod tests {
             assert!(n < 1000 || map.memory_bytes() <= n as usize * 29, "{n}: {}", map.memory_bytes());
         }
         assert!((0..10_000u32).all(|n| map.find(xxh3_64(&n.to_le_bytes())).index == n));
+    }
+
+    /// How many lines are searched at most for any of these blocks.
+    fn longest_search(secret: u64, hashes: &[BlockHash]) -> usize {
+        let mut map = Map::new(secret);
+        for (&hash, index) in hashes.iter().zip(0..) {
+            map.insert(Entry { hash, pods: Pods::NOBODY, index });
+        }
+        let found =
+            |hash: &BlockHash| map.distance(map.home(*hash), map.line_of(*hash).expect("it is there"));
+        hashes.iter().map(found).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn blocks_that_were_made_to_collide_do_not_where_the_secret_is_unknown() {
+        // Newton's inverse: each step doubles the bits that are right.
+        let inverse = (0..6)
+            .fold(1u64, |x, _| x.wrapping_mul(2u64.wrapping_sub(super::super::SCRAMBLE.wrapping_mul(x))));
+        // All in one shard, and there in the first sixty-fourth of the lines.
+        let made = |n: u32| (7 << 56 | xxh3_64(&n.to_le_bytes()) >> 14).wrapping_mul(inverse);
+        let made: Vec<_> = (0..4000).map(made).collect();
+        assert!(made.iter().all(|hash| super::super::shard_of(*hash) == 7));
+        assert!(longest_search(0, &made) > 900, "they do where it is known");
+        for secret in 1..50 {
+            let longest = longest_search(xxh3_64(&[secret]), &made);
+            assert!(longest < 40, "{secret}: {longest}");
+        }
     }
 }

@@ -19,8 +19,13 @@ pub struct Trees {
 }
 
 impl Trees {
-    pub fn new() -> Self {
-        Self { nodes: Slab::new(), sets: Sets::new(), shards: (0..SHARDS).map(|_| Map::default()).collect() }
+    /// No blocks. For `secret` see [`Map::new`].
+    pub fn new(secret: u64) -> Self {
+        Self {
+            nodes: Slab::new(),
+            sets: Sets::new(),
+            shards: (0..SHARDS).map(|_| Map::new(secret)).collect(),
+        }
     }
 
     /// Looks a block up. Its node and nobody where it is a placeholder, neither where it is unknown.

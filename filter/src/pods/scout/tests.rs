@@ -86,6 +86,24 @@ const BOTH: &str = r#"{
 }"#;
 
 #[test]
+fn answers_over_their_bounds_are_passed() {
+    let mut one = Stand::new(&FakeShared::default(), BOTH);
+    let long = |text: String, length: usize| Some(("200", text + &"\n".repeat(length)));
+    let answer = |admin: usize, engine: usize| {
+        move |cluster: &str, _: &str| match cluster {
+            "admin" => long(hosts(&[1, 2]), admin),
+            _ => long(metrics(7, 10), engine),
+        }
+    };
+    one.tick(20, &answer(7 << 20, 1_000_000));
+    assert_eq!((one.pods().len(), one.waiting()), (2, vec![Some(7.0); 2]));
+    one.tick(100, &answer(8 << 20, 1 << 20));
+    assert_eq!((one.pods().len(), one.waiting()), (2, vec![None; 2]), "the pods stay, and old figures fade");
+    let logs = one.logs();
+    assert!(logs.contains("more than 8388608 bytes") && logs.contains("more than 1048576 bytes"), "{logs}");
+}
+
+#[test]
 fn one_asks_and_all_know() {
     let shared = FakeShared::default();
     let (mut one, mut two) = (Stand::new(&shared, BOTH), Stand::new(&shared, BOTH));

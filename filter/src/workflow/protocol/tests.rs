@@ -289,6 +289,11 @@ fn a_client_can_t_speak_the_engines_protocol_in_any_place() {
     let of = scene.pair().body;
     let stripped = of.edited(scene.protocol.strip(&of), Vec::new());
     assert_eq!(str::from_utf8(&stripped).unwrap(), r#"{"vllm_xargs":{"a":1},"n":1}"#);
+    let deeper = r#"{"token_ids":[1],"sampling_params":{"seed":1,"extra_args":{"kv_transfer_params":{"remote_host":"h"}}}}"#;
+    let deeper = Scene::new(protocol(r#"{"type":"nixl"}"#), Endpoint::Chat, deeper);
+    let of = deeper.pair().body;
+    let stripped = of.edited(deeper.protocol.strip(&of), Vec::new());
+    assert_eq!(str::from_utf8(&stripped).unwrap(), r#"{"token_ids":[1],"sampling_params":{"seed":1}}"#);
     // More of them than are noted, so that it can't be looked through.
     let many = vec![r#""kv_transfer_params":"""#; 300].join(",");
     let many = format!(r#"{{"vllm_xargs":{{{many}}},"n":1}}"#);

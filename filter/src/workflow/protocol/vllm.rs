@@ -34,18 +34,25 @@ pub fn one_token(body: &Body<'_>) -> Vec<Edit<'static>> {
     edits
 }
 
-/// What takes out of a client's body what only a router may say. Fields of `vllm_xargs` become the engine's own, too, and an
-/// engine that is told there of a transfer crashes.
+/// Fields whose own fields become the engine's, and which of these only a router may set: an engine that is told in `vllm_xargs` of a
+/// transfer crashes, and `extra_args` are where it keeps what it was told (`/inference/v1/generate` takes them as they are).
+const WITHIN: [(&str, &[&str]); 2] = [("vllm_xargs", OWN), ("sampling_params", &["extra_args"])];
+
+/// What takes out of a client's body what only a router may say.
 pub fn strip(body: &Fields<'_>) -> Vec<Edit<'static>> {
     let mut edits = body.without(OWN);
-    match body.field("vllm_xargs").map(|arguments| (arguments, Outline::read(arguments, OWN))) {
-        Some((arguments, Ok(outline))) if outline.has_any() => {
-            let removed: Vec<_> = OWN.iter().copied().map(Edit::Remove).collect();
-            edits.push(Edit::set("vllm_xargs", outline.edit(arguments, &removed)));
+    for (name, own) in WITHIN {
+        // A list is for other engines.
+        let fields = body.field(name).filter(|fields| !fields.starts_with(b"["));
+        match fields.map(|fields| (fields, Outline::read(fields, own))) {
+            Some((fields, Ok(outline))) if outline.has_any() => {
+                let removed: Vec<_> = own.iter().copied().map(Edit::Remove).collect();
+                edits.push(Edit::set(name, outline.edit(fields, &removed)));
+            }
+            None | Some((_, Ok(_))) => {}
+            // What can't be looked through isn't passed on.
+            Some((_, Err(_))) => edits.push(Edit::Remove(name)),
         }
-        None | Some((_, Ok(_))) => {}
-        // What can't be looked through isn't passed on.
-        Some((_, Err(_))) => edits.push(Edit::Remove("vllm_xargs")),
     }
     edits
 }
