@@ -66,11 +66,8 @@ impl Config {
                 "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
             })
         };
-        let hcm = self.hcm();
-        let filters = hcm["http_filters"].as_array_mut().expect("a list");
-        let warmpath = filters.iter().position(|filter| filter["name"] == "warmpath").expect("it is there");
-        filters.insert(warmpath + 1, buffer);
-        hcm["route_config"]["request_headers_to_add"] =
+        self.insert_filter_behind(buffer);
+        self.hcm()["route_config"]["request_headers_to_add"] =
             json!([set("x-gateway-destination-endpoint", "wasm.warmpath.destination")]);
     }
 
@@ -88,6 +85,13 @@ impl Config {
     pub fn insert_filter(&mut self, filter: Value) {
         let filters = self.hcm()["http_filters"].as_array_mut().expect("a list");
         filters.insert(0, filter);
+    }
+
+    /// Puts an HTTP filter right behind Warmpath.
+    pub fn insert_filter_behind(&mut self, filter: Value) {
+        let filters = self.hcm()["http_filters"].as_array_mut().expect("a list");
+        let warmpath = filters.iter().position(|filter| filter["name"] == "warmpath").expect("it is there");
+        filters.insert(warmpath + 1, filter);
     }
 
     /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.

@@ -18,6 +18,7 @@ pub struct Builder {
     concurrency: usize,
     arguments: Vec<String>,
     module: Option<PathBuf>,
+    shared: Vec<PathBuf>,
 }
 
 /// A running Envoy; dropping it ends it.
@@ -36,7 +37,13 @@ impl Envoy {
 
     /// Another configuration file of the same shape: a filter `warmpath` in the first listener, a cluster `pods`.
     pub fn from_template(file: &Path) -> Builder {
-        Builder { config: Config::load(file), concurrency: 4, arguments: Vec::new(), module: None }
+        Builder {
+            config: Config::load(file),
+            concurrency: 4,
+            arguments: Vec::new(),
+            module: None,
+            shared: Vec::new(),
+        }
     }
 
     /// The shipped configuration in front of these pods.
@@ -96,9 +103,13 @@ impl Envoy {
         self.process.print_log();
     }
 
-    /// Process id; of the container's client where Envoy runs in a container.
+    /// Process id, in a container too.
+    #[track_caller]
     pub fn process_id(&self) -> u32 {
-        self.process.id()
+        match &self.container {
+            None => self.process.id(),
+            Some(container) => container.process_id().expect("the container's engine knows its process"),
+        }
     }
 
     /// Name of the container, which is its host name too; `None` for a process of this machine.
@@ -176,6 +187,12 @@ impl Builder {
         self
     }
 
+    /// Puts an HTTP filter right behind Warmpath.
+    pub fn filter_behind(mut self, filter: Value) -> Self {
+        self.config.insert_filter_behind(filter);
+        self
+    }
+
     /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.
     pub fn upstream_http(mut self, pointer: &str, value: Value) -> Self {
         self.config.edit_upstream_http(pointer, value);
@@ -191,6 +208,14 @@ impl Builder {
     /// Loads another module than the one under test.
     pub fn module(mut self, file: &Path) -> Self {
         self.module = Some(file.to_owned());
+        self
+    }
+
+    /// Lets Envoy see a folder that its configuration names, in a container too.
+    pub fn share(mut self, folder: &Path) -> Self {
+        if !self.shared.iter().any(|known| known == folder) {
+            self.shared.push(folder.to_owned());
+        }
         self
     }
 
@@ -229,7 +254,7 @@ impl Builder {
         let container = Container::wanted(&dir.file_name().unwrap_or_default().to_string_lossy());
         let (mut command, seen) = match &container {
             None => (Command::new(binary()), dir.clone()),
-            Some(container) => (container.run(&dir), PathBuf::from(container::DIR)),
+            Some(container) => (container.run(&dir, &self.shared), PathBuf::from(container::DIR)),
         };
         let module = match &container {
             None => module(self.module.as_deref()),
