@@ -116,6 +116,17 @@ impl Config {
         }
     }
 
+    /// Lets each listener hold as much of a request as its first virtual host does.
+    pub fn hold_by_listener(&mut self) {
+        for listener in self.root["static_resources"]["listeners"].as_array_mut().into_iter().flatten() {
+            let host = "/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0";
+            let limit = listener.pointer(&format!("{host}/request_body_buffer_limit")).cloned();
+            if let Some(limit) = limit {
+                set(listener, "/per_connection_buffer_limit_bytes", limit);
+            }
+        }
+    }
+
     /// Envoy reads JSON as it reads YAML.
     pub fn to_json(&self) -> String {
         self.root.to_string()

@@ -15,6 +15,9 @@ pub struct Container {
 /// Where a container finds the test's directory; beside it, it sees of this machine only what a test shares with it.
 pub const DIR: &str = "/warmpath";
 
+/// Where images have Envoy.
+const ENVOY: &str = "/usr/local/bin/envoy";
+
 impl Container {
     /// A container named `name`, if `ENVOY_CONTAINER` (engine) and `ENVOY_IMAGE` ask for one.
     pub fn wanted(name: &str) -> Option<Self> {
@@ -35,7 +38,14 @@ impl Container {
         for path in shared {
             command.args(["--volume", &format!("{0}:{0}", path.display())]);
         }
-        command.args(["--entrypoint", "/usr/local/bin/envoy", &self.image]);
+        command.args(["--entrypoint", ENVOY, &self.image]);
+        command
+    }
+
+    /// The command that runs the image's Envoy alone, its arguments still to be added.
+    pub fn run_alone(&self) -> Command {
+        let mut command = Command::new(&self.engine[0]);
+        command.args(&self.engine[1..]).args(["run", "--rm", "--entrypoint", ENVOY, &self.image]);
         command
     }
 

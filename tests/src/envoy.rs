@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::container::{self, Container};
 use crate::process::{Process, temporary_dir};
-use crate::{Pods, Request, root, wait_for};
+use crate::{Pods, Request, root, version, wait_long};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +11,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How long Envoy may take to start: on a busy machine, compiling the module for all workers takes its time.
+const STARTUP: Duration = Duration::from_secs(120);
 
 /// What an Envoy will be started with. See [`Envoy::builder`].
 pub struct Builder {
@@ -230,11 +234,11 @@ impl Builder {
     pub fn start(self) -> Envoy {
         let (mut process, dir, container) = self.spawn();
         let admin_file = dir.join("admin");
-        let admin: SocketAddr = wait_for("Envoy's admin address", || {
+        let admin: SocketAddr = wait_long(STARTUP, "Envoy's admin address", || {
             process.assert_running();
             fs::read_to_string(&admin_file).ok()?.trim().parse().ok()
         });
-        let address = wait_for("Envoy to be ready", || {
+        let address = wait_long(STARTUP, "Envoy to be ready", || {
             process.assert_running();
             let ready = Request::get("/ready").try_send(admin).is_ok_and(|answer| answer.status == 200);
             ready.then(|| listener(admin)).flatten()
@@ -246,7 +250,7 @@ impl Builder {
     #[track_caller]
     pub fn refused(self) -> String {
         let (mut process, _, _) = self.spawn();
-        wait_for("Envoy to refuse the configuration", || process.has_ended().then(|| process.log()))
+        wait_long(STARTUP, "Envoy to refuse the configuration", || process.has_ended().then(|| process.log()))
     }
 
     fn spawn(mut self) -> (Process, PathBuf, Option<Container>) {
@@ -265,6 +269,7 @@ impl Builder {
             }
         };
         self.config.set_module(&module.display().to_string());
+        version::adapt(&mut self.config);
         fs::write(dir.join("envoy.json"), self.config.to_json()).expect("the configuration can be written");
         command.arg("-c").arg(seen.join("envoy.json")).arg("--admin-address-path").arg(seen.join("admin"));
         command
@@ -293,7 +298,8 @@ fn module(other: Option<&Path>) -> PathBuf {
     fs::canonicalize(&file).unwrap_or_else(|e| panic!("{}: {e}; run ./wasm-build.sh --test", file.display()))
 }
 
-fn binary() -> &'static Path {
+/// The Envoy under test, where it runs in no container.
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         if let Some(path) = std::env::var_os("ENVOY_BIN") {

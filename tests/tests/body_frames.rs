@@ -17,23 +17,18 @@ const CHAT: &str = "/v1/chat/completions";
 const LIMIT: usize = 100_000;
 
 /// What stands behind Warmpath: nothing, what takes a body piece by piece, and what stops until it is whole.
-fn behind() -> [Option<Value>; 4] {
-    let lua = |code: &str| {
-        json!({"name": "lua", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-            "default_source_code": {"inline_string": format!("function envoy_on_request(request) {code} end")},
-        }})
-    };
+fn behind() -> [Option<Value>; 3] {
+    let code =
+        "function envoy_on_request(request) for piece in request:bodyChunks() do piece:length() end end";
+    let lua = json!({"name": "lua", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+        "default_source_code": {"inline_string": code},
+    }});
     let buffer = json!({"name": "buffer", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
         "max_request_bytes": 33_554_432,
     }});
-    [
-        None,
-        Some(lua("for piece in request:bodyChunks() do piece:length() end")),
-        Some(lua("request:body()")),
-        Some(buffer),
-    ]
+    [None, Some(lua), Some(buffer)]
 }
 
 fn with(builder: Builder, filter: &Option<Value>) -> Builder {
