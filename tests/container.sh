@@ -4,7 +4,7 @@
 # The image is the official one where it can be pulled. Elsewhere it is made from the binary that envoy/get-envoy.sh
 # gives: that, its loader and its libraries, and nothing else.
 
-envoy_version=${ENVOY_VERSION:-1.40.0}
+envoy_version=${ENVOY_VERSION:-$(tail -n 1 envoy/versions)}
 run_flags=(--rm --network host --ulimit nofile=1024:1024 --ulimit nproc=1000:1000)
 
 root_do() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }

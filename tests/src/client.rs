@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Sent = Result<hyper::Response<Incoming>, hyper::Error>;
@@ -67,7 +67,7 @@ impl Request {
         Self::new(
             "POST",
             path,
-            Frames { frames: [Frame::data(body)].into(), length: Some(length), open: false },
+            Frames { frames: [Frame::data(body)].into(), length: Some(length), ..Frames::default() },
         )
     }
 
@@ -85,7 +85,7 @@ impl Request {
     /// A body in chunks, its length not told ahead.
     pub fn chunked(path: &str, chunks: &[&[u8]]) -> Self {
         let frames = chunks.iter().map(|chunk| Frame::data(Bytes::copy_from_slice(chunk))).collect();
-        Self::new("POST", path, Frames { frames, length: None, open: false })
+        Self::new("POST", path, Frames { frames, ..Frames::default() })
     }
 
     fn new(method: &str, path: &str, body: Frames) -> Self {
@@ -125,6 +125,12 @@ impl Request {
     pub fn unfinished(mut self) -> Self {
         self.body.open = true;
         self.body.length = None;
+        self
+    }
+
+    /// Waits before each part of the body.
+    pub fn paced(mut self, pause: Duration) -> Self {
+        self.body.pause = pause;
         self
     }
 
@@ -286,6 +292,10 @@ struct Frames {
     frames: VecDeque<Frame<Bytes>>,
     length: Option<u64>,
     open: bool,
+    /// Before each frame.
+    pause: Duration,
+    /// The pause under way.
+    waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Clone for Frames {
@@ -294,7 +304,13 @@ impl Clone for Frames {
             (Some(data), _) => Frame::data(data.clone()),
             (_, trailers) => Frame::trailers(trailers.cloned().unwrap_or_default()),
         });
-        Self { frames: frames.collect(), ..*self }
+        Self {
+            frames: frames.collect(),
+            length: self.length,
+            open: self.open,
+            pause: self.pause,
+            waiting: None,
+        }
     }
 }
 
@@ -304,8 +320,16 @@ impl Body for Frames {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if !self.pause.is_zero() && !self.frames.is_empty() {
+            let pause = self.pause;
+            let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(pause)));
+            if waiting.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.waiting = None;
+        }
         match self.frames.pop_front() {
             Some(frame) => Poll::Ready(Some(Ok(frame))),
             None if self.open => Poll::Pending,

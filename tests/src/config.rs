@@ -71,11 +71,8 @@ impl Config {
                 "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
             })
         };
-        let hcm = self.hcm();
-        let filters = hcm["http_filters"].as_array_mut().expect("a list");
-        let warmpath = filters.iter().position(|filter| filter["name"] == "warmpath").expect("it is there");
-        filters.insert(warmpath + 1, buffer);
-        hcm["route_config"]["request_headers_to_add"] =
+        self.insert_filter_behind(buffer);
+        self.hcm()["route_config"]["request_headers_to_add"] =
             json!([set("x-gateway-destination-endpoint", "wasm.warmpath.destination")]);
     }
 
@@ -93,6 +90,13 @@ impl Config {
     pub fn insert_filter(&mut self, filter: Value) {
         let filters = self.hcm()["http_filters"].as_array_mut().expect("a list");
         filters.insert(0, filter);
+    }
+
+    /// Puts an HTTP filter right behind Warmpath.
+    pub fn insert_filter_behind(&mut self, filter: Value) {
+        let filters = self.hcm()["http_filters"].as_array_mut().expect("a list");
+        let warmpath = filters.iter().position(|filter| filter["name"] == "warmpath").expect("it is there");
+        filters.insert(warmpath + 1, filter);
     }
 
     /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.
@@ -114,6 +118,17 @@ impl Config {
     pub fn set_plugin_text(&mut self, text: &str) {
         for filter in self.wasm_filters() {
             set(filter, "/config/configuration/value", json!(text));
+        }
+    }
+
+    /// Lets each listener hold as much of a request as its first virtual host does.
+    pub fn hold_by_listener(&mut self) {
+        for listener in self.root["static_resources"]["listeners"].as_array_mut().into_iter().flatten() {
+            let host = "/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0";
+            let limit = listener.pointer(&format!("{host}/request_body_buffer_limit")).cloned();
+            if let Some(limit) = limit {
+                set(listener, "/per_connection_buffer_limit_bytes", limit);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Envoy in a local container, as `tests/container.sh` prepares it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What runs Envoy instead of this machine.
@@ -12,8 +12,11 @@ pub struct Container {
     pub name: String,
 }
 
-/// Where a container finds the test's directory; it sees nothing else of this machine.
+/// Where a container finds the test's directory; beside it, it sees of this machine only what a test shares with it.
 pub const DIR: &str = "/warmpath";
+
+/// Where images have Envoy.
+const ENVOY: &str = "/usr/local/bin/envoy";
 
 impl Container {
     /// A container named `name`, if `ENVOY_CONTAINER` (engine) and `ENVOY_IMAGE` ask for one.
@@ -25,20 +28,32 @@ impl Container {
     }
 
     /// The command that runs Envoy there, its arguments still to be added. Pods listen on this machine's loopback, so
-    /// the network is this machine's.
-    pub fn run(&self, dir: &Path) -> Command {
+    /// the network is this machine's. What is `shared` has the same path there as here.
+    pub fn run(&self, dir: &Path, shared: &[PathBuf]) -> Command {
         let mut command = Command::new(&self.engine[0]);
         command.args(&self.engine[1..]).args(["run", "--rm", "--network", "host", "--user", "0"]);
         command.args(["--name", &self.name, "--hostname", &self.name]);
         command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"]);
-        command.args([
-            "--volume",
-            &format!("{}:{DIR}", dir.display()),
-            "--entrypoint",
-            "/usr/local/bin/envoy",
-        ]);
-        command.arg(&self.image);
+        command.args(["--volume", &format!("{}:{DIR}", dir.display())]);
+        for path in shared {
+            command.args(["--volume", &format!("{0}:{0}", path.display())]);
+        }
+        command.args(["--entrypoint", ENVOY, &self.image]);
         command
+    }
+
+    /// The command that runs the image's Envoy alone, its arguments still to be added.
+    pub fn run_alone(&self) -> Command {
+        let mut command = Command::new(&self.engine[0]);
+        command.args(&self.engine[1..]).args(["run", "--rm", "--entrypoint", ENVOY, &self.image]);
+        command
+    }
+
+    /// Id of Envoy's process, as this machine knows it.
+    pub fn process_id(&self) -> Option<u32> {
+        let mut command = Command::new(&self.engine[0]);
+        command.args(&self.engine[1..]).args(["inspect", "--format", "{{.State.Pid}}", &self.name]);
+        String::from_utf8_lossy(&command.output().ok()?.stdout).trim().parse().ok()
     }
 
     /// The command that ends it.

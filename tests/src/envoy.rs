@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::container::{self, Container};
 use crate::process::{Process, temporary_dir};
-use crate::{Pods, Request, root, wait_for};
+use crate::{Pods, Request, root, version, wait_long};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +11,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How long Envoy may take to start: on a busy machine, compiling the module for all workers takes its time.
+const STARTUP: Duration = Duration::from_secs(120);
 
 /// Stands for the directory of Envoy's configuration, which nobody knows before it starts.
 pub const DIR: &str = "@DIR@";
@@ -24,6 +28,7 @@ pub struct Builder {
     arguments: Vec<String>,
     module: Option<PathBuf>,
     files: Vec<(String, String)>,
+    shared: Vec<PathBuf>,
 }
 
 /// A running Envoy; dropping it ends it.
@@ -107,9 +112,13 @@ impl Envoy {
         self.process.print_log();
     }
 
-    /// Process id; of the container's client where Envoy runs in a container.
+    /// Process id, in a container too.
+    #[track_caller]
     pub fn process_id(&self) -> u32 {
-        self.process.id()
+        match &self.container {
+            None => self.process.id(),
+            Some(container) => container.process_id().expect("the container's engine knows its process"),
+        }
     }
 
     /// Name of the container, which is its host name too; `None` for a process of this machine.
@@ -135,7 +144,14 @@ impl From<&Envoy> for SocketAddr {
 
 impl Builder {
     fn of(config: Config) -> Self {
-        Self { config, concurrency: 4, arguments: Vec::new(), module: None, files: Vec::new() }
+        Self {
+            config,
+            concurrency: 4,
+            arguments: Vec::new(),
+            module: None,
+            files: Vec::new(),
+            shared: Vec::new(),
+        }
     }
 
     /// Puts a file beside the configuration. In all of them [`DIR`] stands for where they are, [`MODULE`] for the module's file.
@@ -197,6 +213,12 @@ impl Builder {
         self
     }
 
+    /// Puts an HTTP filter right behind Warmpath.
+    pub fn filter_behind(mut self, filter: Value) -> Self {
+        self.config.insert_filter_behind(filter);
+        self
+    }
+
     /// Sets a value of the HTTP options of the cluster `pods` by JSON pointer.
     pub fn upstream_http(mut self, pointer: &str, value: Value) -> Self {
         self.config.edit_upstream_http(pointer, value);
@@ -215,6 +237,14 @@ impl Builder {
         self
     }
 
+    /// Lets Envoy see a folder that its configuration names, in a container too.
+    pub fn share(mut self, folder: &Path) -> Self {
+        if !self.shared.iter().any(|known| known == folder) {
+            self.shared.push(folder.to_owned());
+        }
+        self
+    }
+
     /// Adds an argument of Envoy's command line.
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
@@ -226,11 +256,11 @@ impl Builder {
     pub fn start(self) -> Envoy {
         let (mut process, dir, container) = self.spawn();
         let admin_file = dir.join("admin");
-        let admin: SocketAddr = wait_for("Envoy's admin address", || {
+        let admin: SocketAddr = wait_long(STARTUP, "Envoy's admin address", || {
             process.assert_running();
             fs::read_to_string(&admin_file).ok()?.trim().parse().ok()
         });
-        let address = wait_for("Envoy to be ready", || {
+        let address = wait_long(STARTUP, "Envoy to be ready", || {
             process.assert_running();
             let ready = Request::get("/ready").try_send(admin).is_ok_and(|answer| answer.status == 200);
             ready.then(|| listener(admin)).flatten()
@@ -242,7 +272,7 @@ impl Builder {
     #[track_caller]
     pub fn refused(self) -> String {
         let (mut process, _, _) = self.spawn();
-        wait_for("Envoy to refuse the configuration", || process.has_ended().then(|| process.log()))
+        wait_long(STARTUP, "Envoy to refuse the configuration", || process.has_ended().then(|| process.log()))
     }
 
     fn spawn(mut self) -> (Process, PathBuf, Option<Container>) {
@@ -250,7 +280,7 @@ impl Builder {
         let container = Container::wanted(&dir.file_name().unwrap_or_default().to_string_lossy());
         let (mut command, seen) = match &container {
             None => (Command::new(binary()), dir.clone()),
-            Some(container) => (container.run(&dir), PathBuf::from(container::DIR)),
+            Some(container) => (container.run(&dir, &self.shared), PathBuf::from(container::DIR)),
         };
         let module = match &container {
             None => module(self.module.as_deref()),
@@ -262,6 +292,7 @@ impl Builder {
         };
         let module = module.display().to_string();
         self.config.set_module(&module);
+        version::adapt(&mut self.config);
         self.files.push(("envoy.json".to_owned(), self.config.to_json()));
         for (name, text) in &self.files {
             let text = text.replace(DIR, &seen.display().to_string()).replace(MODULE, &module);
@@ -294,7 +325,8 @@ fn module(other: Option<&Path>) -> PathBuf {
     fs::canonicalize(&file).unwrap_or_else(|e| panic!("{}: {e}; run ./wasm-build.sh --test", file.display()))
 }
 
-fn binary() -> &'static Path {
+/// The Envoy under test, where it runs in no container.
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         if let Some(path) = std::env::var_os("ENVOY_BIN") {

@@ -22,6 +22,7 @@ mod process;
 mod publisher;
 mod raw;
 mod tokens;
+mod version;
 mod wait;
 
 pub use client::{Exchange, Request, Response, Streaming};

@@ -32,5 +32,7 @@ impl Envoy {
             .edit(&format!("{listener}/address"), address.clone())
             .edit(endpoint, address)
             .plugin("/tokenizers/0/models", json!([model]))
+            .share(folder)
+            .share(socket.parent().expect("a socket lies in a folder"))
     }
 }

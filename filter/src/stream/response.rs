@@ -40,6 +40,8 @@ pub struct Answer {
     begun: bool,
     /// All of it.
     whole: bool,
+    /// Whether a part of its body was held back.
+    held: bool,
     /// The position of the pod that gives it, where it is one's.
     pod: Option<usize>,
     /// Whether it comes token by token.
@@ -61,6 +63,12 @@ impl Answer {
     /// Whether its headers came.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// Whether it may go on now that it is no longer held back. Envoy 1.38 and earlier lose the next part of a body that goes
+    /// on between two of its parts (envoyproxy/envoy#46841), so that one waits for the next.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.whole || !self.held
     }
 
     /// Whether it says that something is wrong.
@@ -164,6 +172,8 @@ impl Stream {
     pub fn on_response_body(&mut self, host: &impl Host, size: usize, end_of_stream: bool) -> Flow {
         if self.restart.is_none() {
             self.on_body(host, size, end_of_stream);
+        } else {
+            (self.answer.held, self.answer.whole) = (true, end_of_stream);
         }
         self.holds_back()
     }

@@ -137,7 +137,7 @@ impl Stream {
             true => self.is_answered = true,
             // The client gets the answer that was held back.
             false if self.answer.has_begun() => {
-                if host.resume_response().is_err() {
+                if self.answer.may_go_on() && host.resume_response().is_err() {
                     let _ = host.reset_request();
                 }
             }

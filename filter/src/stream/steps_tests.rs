@@ -280,6 +280,16 @@ fn a_refused_handoff_is_started_again_once() {
         assert_eq!((stand.count("handoffs_lost"), stand.count("workflows_started_again")), (1, 1));
         stand.end();
     }
+    // A refusal of which a part was held and more is to come goes on with that: see Answer::may_go_on.
+    let parted = stand("", "");
+    parted.send();
+    parted.answer("200", r#"{"ticket": 1}"#);
+    assert_eq!(parted.decoded("503", &parted.request(ROUTING)), Flow::Pause);
+    assert_eq!(parted.stream.borrow_mut().on_response_body(&parted.host, 5, false), Flow::Pause);
+    parted.answer("500", "neither");
+    assert_eq!(parted.host.state.borrow().responses_resumed, 0);
+    assert_eq!(parted.stream.borrow_mut().on_response_body(&parted.host, 9, false), Flow::Continue);
+    parted.end();
     // What is wrong with the request is so everywhere.
     let stand = stand("", "");
     stand.send();
