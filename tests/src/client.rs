@@ -98,6 +98,13 @@ impl Request {
         }
     }
 
+    /// The same body of known length and in pieces, by both versions of HTTP.
+    pub fn all_ways(path: &str, body: &[u8]) -> [Self; 4] {
+        let pieces: Vec<_> = body.chunks((body.len() / 3 + 1).min(100_000)).collect();
+        let (whole, chunked) = (Self::post(path, body.to_vec()), Self::chunked(path, &pieces));
+        [whole.clone(), chunked.clone(), whole.http2(), chunked.http2()]
+    }
+
     /// Another method.
     pub fn method(mut self, method: &str) -> Self {
         self.method = method.to_owned();

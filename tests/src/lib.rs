@@ -41,3 +41,8 @@ use std::path::PathBuf;
 pub fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
+
+/// A prompt of so many words, other ones for each number.
+pub fn words(number: usize, count: usize) -> String {
+    (0..count).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
+}

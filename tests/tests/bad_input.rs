@@ -230,13 +230,6 @@ fn chat_of_length(length: usize) -> Vec<u8> {
     body
 }
 
-/// A body of known length, in chunks, and by HTTP/2 both ways.
-fn all_ways(body: &[u8]) -> [Request; 4] {
-    let pieces: Vec<_> = body.chunks(100_000).collect();
-    let (whole, chunked) = (Request::post(CHAT, body.to_vec()), Request::chunked(CHAT, &pieces));
-    [whole.clone(), chunked.clone(), whole.http2(), chunked.http2()]
-}
-
 #[test]
 fn a_body_at_the_filters_limit_is_read_and_one_over_it_goes_on_unread() {
     let limit = 2 << 20;
@@ -245,17 +238,17 @@ fn a_body_at_the_filters_limit_is_read_and_one_over_it_goes_on_unread() {
         Envoy::builder().pods(&pods).concurrency(1).plugin("/limits/max_body_bytes", json!(limit)).start();
     let stand = Stand { pods, envoy };
     let unread = || stand.envoy.stat("wasmcustom.warmpath.step_down_too_large");
-    for request in all_ways(&chat_of_length(limit)) {
+    for request in Request::all_ways(CHAT, &chat_of_length(limit)) {
         stand.passes(request, &chat_of_length(limit));
     }
     assert_eq!(unread(), 0);
-    for request in all_ways(&chat_of_length(limit + 1)) {
+    for request in Request::all_ways(CHAT, &chat_of_length(limit + 1)) {
         stand.passes(request, &chat_of_length(limit + 1));
     }
     assert_eq!(unread(), 4, "each is counted");
     // Longer even than what Envoy would hold: it isn't held.
     let body = chat_of_length(ENVOYS_LIMIT + 1);
-    let [whole, _, _, chunked_http2] = all_ways(&body);
+    let [whole, _, _, chunked_http2] = Request::all_ways(CHAT, &body);
     for request in [whole, chunked_http2] {
         stand.passes(request, &body);
     }
@@ -274,10 +267,10 @@ fn a_body_over_envoys_limit_is_answered_with_413() {
         .hcm("/http2_protocol_options/initial_stream_window_size", json!(limit))
         .start();
     let stand = Stand { pods, envoy };
-    for request in all_ways(&chat_of_length(limit)) {
+    for request in Request::all_ways(CHAT, &chat_of_length(limit)) {
         stand.passes(request, &chat_of_length(limit));
     }
-    for request in all_ways(&chat_of_length(limit + 1)) {
+    for request in Request::all_ways(CHAT, &chat_of_length(limit + 1)) {
         let mark = mark();
         let answer = request.header("x-mark", &mark).send(&stand.envoy);
         assert_eq!(answer.status, 413, "{}", answer.text());

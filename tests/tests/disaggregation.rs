@@ -5,17 +5,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
-use warmpath_tests::{Disaggregated, Envoy, Pods, Request, Response, wait_until};
+use warmpath_tests::{Disaggregated, Envoy, Pods, Request, Response, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A prompt of its own for each number, about `words` words long.
-fn prompt(number: usize, words: usize) -> String {
-    (0..words).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
-}
-
 fn body(number: usize) -> Value {
-    json!({"model": "sim", "messages": [{"role": "user", "content": prompt(number, 200)}], "max_tokens": 12})
+    json!({"model": "sim", "messages": [{"role": "user", "content": words(number, 200)}], "max_tokens": 12})
 }
 
 fn stat(envoy: &Envoy, name: &str) -> u64 {
@@ -321,7 +316,7 @@ fn a_conversation_stays_with_its_pair_though_other_pods_serve_alone() {
     let envoy = pods.envoy(json!({"remote_prefill": {"min_tokens": 64, "min_share": 0.3}})).start();
     for turn in 1..4 {
         let mut body = body(1);
-        body["messages"][0]["content"] = json!(prompt(1, 200 * turn));
+        body["messages"][0]["content"] = json!(words(1, 200 * turn));
         let answer = send(&envoy, &body);
         assert_eq!((answer.status, answer.header("x-pod")), (200, Some("decode-1")), "turn {turn}");
     }
@@ -358,7 +353,7 @@ fn short_and_cached_prompts_are_not_prefilled_elsewhere() {
     let answer = send(&envoy, &short);
     assert_eq!(answer.header("x-warmpath-aggregated"), Some("the prompt is short"));
     let mut long = body(1);
-    long["messages"][0]["content"] = json!(prompt(5, 1000));
+    long["messages"][0]["content"] = json!(words(5, 1000));
     let answer = send(&envoy, &long);
     assert_eq!(answer.header("x-warmpath-prefill-pod"), Some("prefill-1"));
     // The decode pod holds it now.
@@ -389,7 +384,7 @@ fn a_decode_pod_that_refuses_is_replaced_and_nobody_else_gets_its_handoff() {
             let mut again = 0;
             for n in 0..20 {
                 let mut body = body(n);
-                body["messages"][0]["content"] = json!(prompt(n, 600));
+                body["messages"][0]["content"] = json!(words(n, 600));
                 let expected = alone(&body);
                 let stream = n % 2 == 0;
                 body["stream"] = json!(stream);
@@ -434,7 +429,7 @@ fn a_client_that_leaves_during_prefill_is_not_decoded() {
 fn what_a_client_may_not_say_reaches_no_pod() {
     let pods = Disaggregated::start("nixl", 1, 1, &[]);
     let envoy = pods.envoy(json!({"remote_prefill": {"min_tokens": 300}})).start();
-    for content in ["a few words".to_owned(), prompt(1, 1000)] {
+    for content in ["a few words".to_owned(), words(1, 1000)] {
         let mut body = body(1);
         body["messages"][0]["content"] = json!(content);
         body["kv_transfer_params"] = json!({"do_remote_prefill": true, "remote_host": "10.9.9.9"});
@@ -476,7 +471,7 @@ fn what_a_client_may_not_say_reaches_no_pod() {
 fn the_client_s_own_bytes_reach_both_pods() {
     let pods = Disaggregated::start("nixl", 1, 1, &[]);
     let envoy = pods.envoy(json!({})).start();
-    let words = prompt(3, 100);
+    let words = words(3, 100);
     let text = format!(
         "{{ \"model\":\"sim\" , \"messages\":[{{\"role\":\"user\",\"content\":\"{words}\"}}],\"seed\":18446744073709551615,\"x\":1.50e+00,\"max_tokens\" : 7,\"u\":\"\\u00e9\"}}\n"
     );
@@ -522,7 +517,7 @@ fn a_decode_pod_that_can_t_be_reached_leaves_its_handoff_to_the_next() {
         let mut moved = 0;
         for n in 0..12 {
             let mut body = body(n);
-            body["messages"][0]["content"] = json!(prompt(n, 600));
+            body["messages"][0]["content"] = json!(words(n, 600));
             let expected = alone(&body);
             let answer = send(&envoy, &body);
             assert_eq!((answer.status, text(&answer)), (200, expected), "{protocol}");
@@ -555,7 +550,7 @@ fn said(path: &str, answer: &Response) -> String {
 #[test]
 fn every_endpoint_and_spelling_comes_out_as_one_pod_says_it() {
     let (words, function) =
-        (prompt(5, 200), json!({"name": "f", "parameters": {"type": "object", "properties": {}}}));
+        (words(5, 200), json!({"name": "f", "parameters": {"type": "object", "properties": {}}}));
     let messages = json!([{"role": "user", "content": words}]);
     let tools = json!([{"type": "function", "function": function}]);
     let chat = |more: Value| {

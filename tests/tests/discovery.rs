@@ -7,14 +7,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, root, wait_until};
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, root, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 const CLUSTERS: &str = "/static_resources/clusters";
-
-fn prompt(number: usize, words: usize) -> String {
-    (0..words).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
-}
 
 fn ask(envoy: &Envoy, prompt: &str) -> Response {
     let answer = Request::chat(prompt).header("x-warmpath-debug", "1").send(envoy);
@@ -114,24 +110,24 @@ fn pods_come_and_go_without_a_request_lost() {
     endpoints.set(&[one.clone(), two.clone()]);
     let envoy = example(&endpoints).start();
     wait_for_pods(&envoy, 2);
-    let homes: BTreeSet<_> = (0..20).map(|n| pod(&ask(&envoy, &prompt(n, 100)))).collect();
+    let homes: BTreeSet<_> = (0..20).map(|n| pod(&ask(&envoy, &words(n, 100)))).collect();
     assert_eq!(homes.len(), 2, "both serve: {homes:?}");
-    let known = (0..20).find(|n| pod(&ask(&envoy, &prompt(*n, 100))) == "pod-2").expect("pod-2 serves some");
-    let (warm, blocks) = matched(&ask(&envoy, &prompt(known, 100)));
+    let known = (0..20).find(|n| pod(&ask(&envoy, &words(*n, 100))) == "pod-2").expect("pod-2 serves some");
+    let (warm, blocks) = matched(&ask(&envoy, &words(known, 100)));
     assert_eq!(warm, blocks);
 
     endpoints.set(&[one.clone(), two.clone(), third.clone()]);
     wait_for_pods(&envoy, 3);
     wait_until("the new pod to serve", || {
-        (0..8).any(|n| pod(&ask(&envoy, &prompt(fresh(n), 100))) == "late")
+        (0..8).any(|n| pod(&ask(&envoy, &words(fresh(n), 100))) == "late")
     });
-    let shown = ask(&envoy, &prompt(fresh(9), 100));
+    let shown = ask(&envoy, &words(fresh(9), 100));
     assert!(
         shown.header("x-warmpath-scores").is_some_and(|scores| scores.contains("big-late ")),
         "named by its host"
     );
 
-    let body = json!({"model": "sim", "messages": [{"role": "user", "content": prompt(known, 100)}], "max_tokens": 3, "stream": true});
+    let body = json!({"model": "sim", "messages": [{"role": "user", "content": words(known, 100)}], "max_tokens": 3, "stream": true});
     endpoints.set(&[one.clone(), third.clone()]);
     wait_until("the pod to be gone from decisions", || stat(&envoy, "pods") == 2);
     thread::sleep(Duration::from_millis(400));
@@ -144,7 +140,7 @@ fn pods_come_and_go_without_a_request_lost() {
     endpoints.set(&[one, two, third]);
     wait_for_pods(&envoy, 3);
     for n in 0..20 {
-        let answer = ask(&envoy, &prompt(n, 100));
+        let answer = ask(&envoy, &words(n, 100));
         assert!(pod(&answer) != "pod-2" || matched(&answer).0 == 0, "who returns starts clean: {n}");
     }
     wait_until("nothing to be in flight", || stat(&envoy, "in_flight") == 0);
@@ -170,11 +166,11 @@ fn what_envoy_holds_to_be_down_is_passed_over() {
     let healthy = || envoy.stat("cluster.pods.membership_healthy");
     wait_until("the health check to fail", || healthy() == 2);
     thread::sleep(Duration::from_millis(2500));
-    let used: BTreeSet<_> = (0..20).map(|n| pod(&ask(&envoy, &prompt(n, 50)))).collect();
+    let used: BTreeSet<_> = (0..20).map(|n| pod(&ask(&envoy, &words(n, 50)))).collect();
     assert!(!used.contains("pod-2"), "{used:?}");
     pods.clear_faults(1);
     wait_until("the pod to serve again", || {
-        let used: BTreeSet<_> = (0..10).map(|n| pod(&ask(&envoy, &prompt(fresh(n), 50)))).collect();
+        let used: BTreeSet<_> = (0..10).map(|n| pod(&ask(&envoy, &words(fresh(n), 50)))).collect();
         used.contains("pod-2")
     });
 }
@@ -195,7 +191,7 @@ fn engines_are_asked_by_one_and_heard_by_all_and_silence_refuses_nobody() {
         .start();
     wait_until("all engines to be heard", || stat(&envoy, "engines_heard") == 3);
     // What others send there is known by the engine alone.
-    let body = |n: usize| json!({"model": "sim", "messages": [{"role": "user", "content": prompt(n, 20)}], "max_tokens": 500, "stream": true});
+    let body = |n: usize| json!({"model": "sim", "messages": [{"role": "user", "content": words(n, 20)}], "max_tokens": 500, "stream": true});
     let foreign = (0..8).map(|n| {
         let (request, address) = (Request::json(CHAT, &body(n)), pods.addresses()[1]);
         thread::spawn(move || request.try_send(address).is_ok())
@@ -246,7 +242,7 @@ fn with_the_admin_and_every_metrics_endpoint_down_routing_goes_on() {
     wait_until("both to be asked in vain", || {
         stat(&envoy, "engines_heard") == 0 && stat(&envoy, "asked_in_vain") > before + 10
     });
-    let used: BTreeSet<_> = (0..40).map(|n| pod(&ask(&envoy, &prompt(n, 50)))).collect();
+    let used: BTreeSet<_> = (0..40).map(|n| pod(&ask(&envoy, &words(n, 50)))).collect();
     assert_eq!((used.len(), stat(&envoy, "pods")), (3, 3), "who was found stays: {used:?}");
     assert!(envoy.log().contains("Envoy's admin, by cluster \"envoy-admin\""), "the log names what fails");
     envoy.assert_no_trap();
@@ -261,7 +257,7 @@ fn before_anybody_is_found_envoy_answers_for_itself_and_configured_pods_serve() 
     let lb = format!("{CLUSTERS}/1/load_assignment/endpoints/0/lb_endpoints");
     let named = json!([{"name": "named", "address": pods.addresses()[1].to_string()}]);
     let envoy = example(&endpoints).edit(&lb, nowhere.clone()).plugin("/pods", named).start();
-    let used: BTreeSet<_> = (0..6).map(|n| pod(&ask(&envoy, &prompt(n, 50)))).collect();
+    let used: BTreeSet<_> = (0..6).map(|n| pod(&ask(&envoy, &words(n, 50)))).collect();
     assert_eq!(used, BTreeSet::from(["pod-2".to_owned()]), "the one that is configured");
     let envoy = example(&endpoints).edit(&lb, nowhere).start();
     let answer = Request::chat("hello").send(&envoy);
@@ -290,8 +286,8 @@ fn clusters_can_be_the_pods() {
     wait_until("all engines to be heard", || stat(&envoy, "engines_heard") == 3);
     let mut used = BTreeSet::new();
     for n in 0..12 {
-        let home = pod(&ask(&envoy, &prompt(n, 100)));
-        assert_eq!(pod(&ask(&envoy, &prompt(n, 100))), home, "its prompt is known there");
+        let home = pod(&ask(&envoy, &words(n, 100)));
+        assert_eq!(pod(&ask(&envoy, &words(n, 100))), home, "its prompt is known there");
         used.insert(home);
     }
     assert!(used.len() > 1, "{used:?}");

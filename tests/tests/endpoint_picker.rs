@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use warmpath_tests::{Builder, Envoy, Pods, Request, wait_until};
+use warmpath_tests::{Builder, Envoy, Pods, Request, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -10,12 +10,8 @@ const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 const CLUSTER: &str = "/static_resources/clusters/0";
 
-fn prompt(number: usize) -> String {
-    (0..60).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 9973)).collect()
-}
-
 fn ask(number: usize) -> Request {
-    let messages = json!([{"role": "user", "content": prompt(number)}]);
+    let messages = json!([{"role": "user", "content": words(number, 60)}]);
     Request::json(CHAT, &json!({"model": "sim", "messages": messages, "max_tokens": 4}))
 }
 

@@ -5,14 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use warmpath_tests::{Envoy, Pods, Request, Response, wait_until};
+use warmpath_tests::{Envoy, Pods, Request, Response, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
-
-/// A prompt of its own for each number, about `words` words long.
-fn prompt(number: usize, words: usize) -> String {
-    (0..words).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
-}
 
 fn chat(prompt: &str, stream: bool) -> Request {
     let body = json!({
@@ -27,7 +22,7 @@ fn pod(answer: &Response) -> &str {
 }
 
 /// Sends `count` requests of as many prompts from `clients` threads, one after the other in each; what each was answered.
-fn load(envoy: &Envoy, clients: usize, count: usize, words: usize, stream: bool) -> Vec<Response> {
+fn load(envoy: &Envoy, clients: usize, count: usize, length: usize, stream: bool) -> Vec<Response> {
     static ROUND: AtomicUsize = AtomicUsize::new(1);
     let base = ROUND.fetch_add(1, Ordering::Relaxed) * 10_000;
     let (next, address) = (AtomicUsize::new(0), envoy.address());
@@ -39,7 +34,7 @@ fn load(envoy: &Envoy, clients: usize, count: usize, words: usize, stream: bool)
                 if n >= count {
                     return answers;
                 }
-                answers.push(chat(&prompt(base + n, words), stream).send(address));
+                answers.push(chat(&words(base + n, length), stream).send(address));
             }
         };
         let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
@@ -92,7 +87,7 @@ fn a_pod_that_is_killed_mid_stream_is_left_and_what_can_be_retried_is() {
     let doomed = Pods::start(1, &["--name", "doomed", "--speedup", "1", "--decode-rate", "100"]);
     let addresses = [pods.addresses(), doomed.addresses()].concat();
     let envoy = Envoy::builder().addresses(&addresses).start();
-    let body = |n: usize| json!({"model": "sim", "messages": [{"role": "user", "content": prompt(n, 60)}], "max_tokens": 500, "ignore_eos": true, "stream": true});
+    let body = |n: usize| json!({"model": "sim", "messages": [{"role": "user", "content": words(n, 60)}], "max_tokens": 500, "ignore_eos": true, "stream": true});
     let mut streams: Vec<_> = (0..9).map(|n| Request::json(CHAT, &body(n)).stream(&envoy)).collect();
     for stream in &mut streams {
         assert!(matches!(stream.chunk(), Ok(Some(_))), "a first token");
@@ -127,7 +122,7 @@ fn a_pod_that_hangs_is_left_until_it_answers_again() {
         let hanging: Vec<_> = (0..24)
             .map(|n| {
                 let address = envoy.address();
-                scope.spawn(move || chat(&prompt(n, 60), true).send(address))
+                scope.spawn(move || chat(&words(n, 60), true).send(address))
             })
             .collect();
         wait_until("the pod to be left", || stat(&envoy, "pods_passed_over") == 1);
@@ -234,7 +229,7 @@ fn what_is_one_too_many_is_answered_429() {
         .pods(&pods)
         .plugin("/admission", json!({"max_in_flight": 6, "models": {"sim": 4}, "retry_after_seconds": 3}))
         .start();
-    let body = |model: &str, n: usize| json!({"model": model, "messages": [{"role": "user", "content": prompt(n, 30)}], "max_tokens": 100, "stream": true});
+    let body = |model: &str, n: usize| json!({"model": model, "messages": [{"role": "user", "content": words(n, 30)}], "max_tokens": 100, "stream": true});
     let streams: Vec<_> = (0..4).map(|n| Request::json(CHAT, &body("sim", n)).stream(&envoy)).collect();
     wait_until("four streams to be counted", || stat(&envoy, "in_flight") == 4);
     thread::sleep(Duration::from_millis(300));
@@ -258,9 +253,9 @@ fn a_pod_that_restarted_empty_is_found_out_by_what_it_answers() {
         .concurrency(1)
         .plugin("/debug_header", json!("x-warmpath-debug"))
         .start();
-    let system = prompt(1, 300);
+    let system = words(1, 300);
     let ask = |n: usize| {
-        let text = format!("{system} question {n}: {}", prompt(n, 120));
+        let text = format!("{system} question {n}: {}", words(n, 120));
         chat(&text, n.is_multiple_of(2)).header("x-warmpath-debug", "1").send(&envoy)
     };
     let matched = |answer: &Response| {

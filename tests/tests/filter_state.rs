@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use warmpath_tests::{Builder, Disaggregated, Envoy, Pods, Request, Response, root, wait_until};
+use warmpath_tests::{Builder, Disaggregated, Envoy, Pods, Request, Response, root, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -26,17 +26,6 @@ fn body(text: &str) -> Vec<u8> {
     json!({"model": "sim", "messages": messages, "max_tokens": 4}).to_string().into_bytes()
 }
 
-fn words(number: usize, count: usize) -> String {
-    (0..count).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
-}
-
-/// Of known length and in pieces, by both versions of HTTP.
-fn all_ways(body: &[u8]) -> [Request; 4] {
-    let pieces: Vec<_> = body.chunks(body.len() / 3 + 1).collect();
-    let (whole, chunked) = (Request::post(CHAT, body.to_vec()), Request::chunked(CHAT, &pieces));
-    [whole.clone(), chunked.clone(), whole.http2(), chunked.http2()]
-}
-
 fn assert_quiet(envoy: &Envoy) {
     wait_until("the in-flight counts to return to zero", || stat(envoy, "in_flight") == 0);
     envoy.assert_no_trap();
@@ -49,7 +38,7 @@ fn prompts_of_every_size_reach_whole_the_pod_that_was_chosen_and_come_back_to_it
     for (number, length) in [(1, 200), (2, 2_000), (3, 20_000), (4, 400_000)] {
         let body = body(&words(number, length));
         let mut home = None;
-        for (way, request) in all_ways(&body).into_iter().enumerate() {
+        for (way, request) in Request::all_ways(CHAT, &body).into_iter().enumerate() {
             let mark = format!("{number}-{way}");
             let answer = request.header("x-mark", &mark).header("x-warmpath-debug", "1").send(&envoy);
             let seen = pods.seen_with("x-mark", &mark);
@@ -145,7 +134,7 @@ fn what_is_refused_is_answered_here() {
         .plugin("/pods/1/labels", json!({"side": "b"}))
         .plugin("/select", json!([{"header": {"name": "x-none"}, "profile": "none"}]))
         .start();
-    for request in all_ways(&body("to nobody")) {
+    for request in Request::all_ways(CHAT, &body("to nobody")) {
         let answer = request.header("x-none", "1").send(&envoy);
         assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (503, Some("no_pod")));
     }
@@ -153,7 +142,7 @@ fn what_is_refused_is_answered_here() {
     let first = Request::json("/v1/completions", &slow).stream(&envoy);
     wait_until("the first to be counted", || stat(&envoy, "in_flight") == 1);
     std::thread::sleep(std::time::Duration::from_millis(300));
-    for request in all_ways(&body("one too many")) {
+    for request in Request::all_ways(CHAT, &body("one too many")) {
         let answer = request.send(&envoy);
         assert_eq!(answer.status, 429, "{}", answer.text());
         assert_eq!(answer.header("retry-after"), Some("1"));
@@ -168,7 +157,7 @@ fn a_body_over_the_filters_limit_goes_on_unread_and_one_over_envoys_is_answered_
     let pods = Pods::start(2, &[]);
     let envoy = example(&pods).concurrency(1).plugin("/limits/max_body_bytes", json!(limit)).start();
     let over = body(&"a".repeat(limit));
-    for (way, request) in all_ways(&over).into_iter().enumerate() {
+    for (way, request) in Request::all_ways(CHAT, &over).into_iter().enumerate() {
         let mark = format!("over-{way}");
         request.header("x-mark", &mark).send(&envoy);
         let seen = pods.seen_with("x-mark", &mark);
@@ -250,9 +239,9 @@ fn prefill_and_decode_at_two_pods_say_what_one_would() {
             // A client's own field is taken out of the body, which gets shorter.
             let mut own = split(n);
             own[field] = json!("x".repeat(500));
-            for request in all_ways(split(n).to_string().as_bytes())
+            for request in Request::all_ways(CHAT, split(n).to_string().as_bytes())
                 .into_iter()
-                .chain(all_ways(own.to_string().as_bytes()))
+                .chain(Request::all_ways(CHAT, own.to_string().as_bytes()))
             {
                 let answer = request.header("x-warmpath-debug", "1").send(&envoy);
                 assert_eq!((answer.status, text(&answer)), (200, expected.clone()), "{protocol}");

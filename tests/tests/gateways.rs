@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use warmpath_tests::envoy_gateway::{translate, translate_ai};
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, wait_until};
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -25,19 +25,9 @@ fn stat(envoy: &Envoy, name: &str) -> u64 {
     envoy.stat(&format!("wasmcustom.warmpath.{name}"))
 }
 
-fn words(number: usize, count: usize) -> String {
-    (0..count).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
-}
-
 fn body(model: &str, text: &str) -> Vec<u8> {
     let messages = json!([{"role": "user", "content": text}]);
     json!({"model": model, "messages": messages, "max_tokens": 4}).to_string().into_bytes()
-}
-
-fn all_ways(body: &[u8]) -> [Request; 4] {
-    let pieces: Vec<_> = body.chunks(body.len() / 3 + 1).collect();
-    let (whole, chunked) = (Request::post(CHAT, body.to_vec()), Request::chunked(CHAT, &pieces));
-    [whole.clone(), chunked.clone(), whole.http2(), chunked.http2()]
 }
 
 fn pod(answer: &Response) -> String {
@@ -54,7 +44,7 @@ fn does_it_all(envoy: &Envoy, pods: &Pods, model: &str) {
     for (number, length) in [(1, 200), (2, 2_000), (3, 20_000)] {
         let prompt = body(model, &words(number, length));
         let mut homes = BTreeSet::new();
-        for (way, request) in all_ways(&prompt).into_iter().enumerate() {
+        for (way, request) in Request::all_ways(CHAT, &prompt).into_iter().enumerate() {
             let mark = format!("{number}-{way}");
             let answer = request.header("x-mark", &mark).header("x-warmpath-debug", "1").send(envoy);
             assert_eq!(answer.status, 200, "{mark} of {length} words: {}", answer.text());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
-use warmpath_tests::{Envoy, IstioGateway, Pods, Request, Response, wait_until};
+use warmpath_tests::{Envoy, IstioGateway, Pods, Request, Response, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -32,10 +32,6 @@ fn start_at(way: &str, addresses: &[SocketAddr], alive: usize) -> Envoy {
 
 fn stat(envoy: &Envoy, name: &str) -> u64 {
     envoy.stat(&format!("wasmcustom.warmpath.{name}"))
-}
-
-fn words(number: usize, count: usize) -> String {
-    (0..count).map(|i| format!("word{} ", (number * 7919 + i * 104_729) % 99_991)).collect()
 }
 
 fn ask(envoy: &Envoy, text: &str) -> Response {

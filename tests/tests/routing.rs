@@ -5,13 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Barrier;
 use std::thread;
-use warmpath_tests::{Envoy, Pods, Request, Response, wait_until};
+use warmpath_tests::{Envoy, Pods, Request, Response, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
-
-fn words(seed: usize, count: usize) -> String {
-    (0..count).map(|i| format!("word{} ", (seed * 7919 + i * 104_729) % 9973)).collect()
-}
 
 fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
