@@ -118,9 +118,7 @@ fn pods_come_and_go_without_a_request_lost() {
 
     endpoints.set(&[one.clone(), two.clone(), third.clone()]);
     wait_for_pods(&envoy, 3);
-    wait_until("the new pod to serve", || {
-        (0..8).any(|n| pod(&ask(&envoy, &words(fresh(n), 100))) == "late")
-    });
+    wait_until("the new pod to serve", || (0..8).any(|n| pod(&ask(&envoy, &words(fresh(n), 100))) == "late"));
     let shown = ask(&envoy, &words(fresh(9), 100));
     assert!(
         shown.header("x-warmpath-scores").is_some_and(|scores| scores.contains("big-late ")),
