@@ -55,7 +55,7 @@ run() { # WHERE CARGO-TEST-ARG…
 # The same on another version than the default.
 run_version() { # VERSION CARGO-TEST-ARG…
   local version=$1; shift
-  if ENVOY_BIN=$(ENVOY='' ENVOY_VERSION=$version envoy/get-envoy.sh) && "$ENVOY_BIN" --version | grep -qF "/$version/"; then
+  if ENVOY_BIN=$(ENVOY='' ENVOY_VERSION=$version envoy/get-envoy.sh) && [[ $("$ENVOY_BIN" --version) = */$version/* ]]; then
     ENVOY_BIN=$ENVOY_BIN run "Envoy $version" "$@"
   else
     echo "tests/run.sh: no Envoy $version to be had" >&2
@@ -113,7 +113,7 @@ case $what in
   all)
     run "${ENVOY:-Envoy ${ENVOY_VERSION:-$default}}, with unit tests" --workspace
     for version in "${versions[@]}"; do
-      [ "$version" = "$default" ] || run_version "$version" "${e2e[@]}" "${quick[@]}"
+      [ "$version" = "${ENVOY_VERSION:-$default}" ] || run_version "$version" "${e2e[@]}" "${quick[@]}"
     done
     ;;
   versions) for version in "${versions[@]}"; do run_version "$version" "${e2e[@]}" "${args[@]}"; done ;;

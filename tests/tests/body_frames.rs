@@ -1,7 +1,8 @@
 //! Bodies that go on before they are whole, or are held while more of them comes, lose nothing.
 //!
-//! Envoy 1.38 and earlier drop a frame that comes after a filter which held earlier ones went on by itself, outside of a
-//! body callback (envoyproxy/envoy#46841). So Warmpath goes on by itself only where it holds no part of a body, or all of it.
+//! Where a filter that held a part of a body goes on by itself, outside of a body callback, Envoy drops the next part
+//! (envoyproxy/envoy#46841), or since that was mended sends twice what its router keeps for retries. So Warmpath goes on by
+//! itself only where it holds no part of a body, or all of it.
 
 use serde_json::{Value, json};
 use std::io::{Read, Write};
