@@ -81,9 +81,8 @@ fn the_services_serve_requests_together() {
 #[test]
 fn what_the_services_name_is_there() {
     let (pods, envoy, replay) = (service("pods"), service("envoy"), service("replay"));
-    let get = fs::read_to_string(root().join("envoy/get-envoy.sh")).expect("it is there");
-    let version =
-        get.split("ENVOY_VERSION:-").nth(1).and_then(|rest| rest.split('}').next()).expect("a version");
+    let versions = fs::read_to_string(root().join("envoy/versions")).expect("it is there");
+    let version = versions.lines().last().expect("a version");
     assert_eq!(envoy["image"], format!("envoyproxy/envoy:v{version}"), "Envoy of the version that tests run");
     // Where a relative name is one of the compose file's folder, and of the container's.
     let mounts = envoy["volumes"].as_array().expect("a list").iter();
