@@ -9,6 +9,9 @@ const PODS: &str =
 /// Words of the mistakes that it takes more than structure to see. What has no others the schema must take; what has must be
 /// refused by the schema too.
 const BEYOND_STRUCTURE: &[&str] = &[
+    // What needs a header that is gone.
+    "comes too late for a cluster_header",
+    "by a header, which can't be set any more",
     // What a text must be like.
     "is no address",
     "is no key; give",

@@ -33,7 +33,7 @@ pub use pods::{Pods, Seen};
 pub use process::{Process, temporary_dir};
 pub use publisher::{Publisher, batch, python};
 pub use raw::{Head, Raw};
-pub use version::breaks_off_http2;
+pub use version::{breaks_off_http2, heeds_limits_of_routes};
 pub use wait::{DEADLINE, wait_for, wait_long, wait_until};
 
 use std::path::PathBuf;

@@ -22,6 +22,11 @@ pub fn breaks_off_http2() -> bool {
     holds(version() >= (1, 37), "that HTTP/2 clients can tell when an answer is broken off")
 }
 
+/// Whether a route's limit of bodies counts where a filter holds the headers: see [`adapt`], which can't see a gateway's routes.
+pub fn heeds_limits_of_routes() -> bool {
+    holds(version() >= (1, 37), "that a route's limit of bodies counts where a filter holds the headers")
+}
+
 /// Tells that a part of a test is left out, past the harness, which would keep it to itself. `tests/run.sh` counts these lines.
 fn holds(does: bool, what: &str) -> bool {
     if !does {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use warmpath_tests::envoy_gateway::{translate, translate_ai};
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, wait_until, words};
+use warmpath_tests::{Builder, Envoy, Pods, Request, Response, heeds_limits_of_routes, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -85,6 +85,10 @@ fn envoy_gateway_without_a_patch() {
 
 #[test]
 fn envoy_gateway_with_a_patch() {
+    // Envoy Gateway 1.7 is the first on Envoy 1.37.
+    if !heeds_limits_of_routes() {
+        return;
+    }
     let pods = Pods::start(4, &[]);
     let envoy = envoy(translate("envoy-gateway/patched.yaml", pods.addresses())).start();
     does_it_all(&envoy, &pods, "sim");
