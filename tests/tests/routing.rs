@@ -55,7 +55,7 @@ fn every_turn_of_a_conversation_reaches_the_pod_of_the_turn_before() {
     let (mut turns, mut stayed) = (0, 0);
     let mut used = BTreeSet::new();
     for conversation in 0..16 {
-        let mut messages = vec![message("system", &words(conversation % 2, 200))];
+        let mut messages = vec![message("system", &words(conversation % 8, 200))];
         let mut before = None;
         for turn in 0..5 {
             messages.push(message("user", &words(1000 + conversation * 10 + turn, 60)));
