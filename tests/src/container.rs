@@ -18,6 +18,9 @@ pub const DIR: &str = "/warmpath";
 /// Where images have Envoy.
 const ENVOY: &str = "/usr/local/bin/envoy";
 
+/// What a container may have where the engine itself has no more: see `tests/container.sh`.
+const LIMITS: [&str; 4] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"];
+
 impl Container {
     /// A container named `name`, if `ENVOY_CONTAINER` (engine) and `ENVOY_IMAGE` ask for one.
     pub fn wanted(name: &str) -> Option<Self> {
@@ -33,7 +36,7 @@ impl Container {
         let mut command = Command::new(&self.engine[0]);
         command.args(&self.engine[1..]).args(["run", "--rm", "--network", "host", "--user", "0"]);
         command.args(["--name", &self.name, "--hostname", &self.name]);
-        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"]);
+        command.args(LIMITS);
         command.args(["--volume", &format!("{}:{DIR}", dir.display())]);
         for path in shared {
             command.args(["--volume", &format!("{0}:{0}", path.display())]);
@@ -45,7 +48,8 @@ impl Container {
     /// The command that runs the image's Envoy alone, its arguments still to be added.
     pub fn run_alone(&self) -> Command {
         let mut command = Command::new(&self.engine[0]);
-        command.args(&self.engine[1..]).args(["run", "--rm", "--entrypoint", ENVOY, &self.image]);
+        command.args(&self.engine[1..]).args(["run", "--rm", "--network", "host"]).args(LIMITS);
+        command.args(["--entrypoint", ENVOY, &self.image]);
         command
     }
 
