@@ -83,6 +83,7 @@ impl Drop for Endpoints {
 fn example(endpoints: &Endpoints) -> Builder {
     let admin = free();
     Envoy::from_template(&root().join("examples/discovery/envoy.yaml"))
+        .share(&endpoints.dir)
         .edit("/node", json!({"id": "test", "cluster": "test"}))
         .edit("/admin/address/socket_address/port_value", json!(admin.port()))
         .edit(&format!("{CLUSTERS}/0/type"), json!("EDS"))
@@ -228,6 +229,7 @@ fn with_the_admin_and_every_metrics_endpoint_down_routing_goes_on() {
     let envoy = example(&endpoints)
         .edit("/admin/address/socket_address/port_value", json!(admin.port()))
         .edit(&format!("{CLUSTERS}/1/type"), json!("EDS"))
+        .share(&admin_at.dir)
         .edit(&format!("{CLUSTERS}/1/eds_cluster_config"), admin_at.config())
         .edit(&format!("{CLUSTERS}/1/load_assignment"), Value::Null)
         .plugin("/metrics/stale_seconds", json!(2))
