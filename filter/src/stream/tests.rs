@@ -469,3 +469,20 @@ fn a_pod_that_envoy_never_tried_is_not_blamed() {
         assert_eq!(stand.count("pods_failed").min(1), failed, "{attempts:?} {served}");
     }
 }
+
+#[test]
+fn where_others_hold_the_headers_the_rank_is_left_there_too() {
+    let pods = r#""pods": [{"name": "a", "address": "10.0.0.1:80", "ranks": 2}]"#;
+    let host = FakeHost::new(&FakeShared::default());
+    host.state.borrow_mut().configuration =
+        format!(r#"{{{pods}, "routing": {{"via": "filter-state"}}}}"#).into_bytes();
+    let plugin = Vm::default().configure(&host, 1).unwrap();
+    let stand = Stand { host, plugin };
+    stand.request("GET", "/v1/models", &[("x-data-parallel-rank", "7")]);
+    let stream = stand.stream();
+    assert_eq!(Stream::on_request_headers(&stream, &stand.host, true), Flow::Continue);
+    let state = stand.host.state.borrow();
+    assert!(!state.request.contains_key("x-data-parallel-rank"), "neither the client's nor Warmpath's");
+    let rank = String::from_utf8(state.filter_state["warmpath.rank"].clone()).unwrap();
+    assert!(["0", "1"].contains(&rank.as_str()), "{rank}");
+}
