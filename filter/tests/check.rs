@@ -171,6 +171,30 @@ fn a_choice_in_filter_state_must_be_waited_for_and_read() {
         });
         assert_eq!(found.len(), expected, "{at}: {found:?}");
     }
+    // Pods with ranks need a second header, whether they are configured or found.
+    let configure = |manager: &mut Value, change: &dyn Fn(&mut Value)| {
+        let text = &mut manager["http_filters"][0]["typed_config"]["config"]["configuration"]["value"];
+        let mut plugin = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        change(&mut plugin);
+        *text = plugin.to_string().into();
+    };
+    let rank = json!({
+        "header": {"key": "x-data-parallel-rank", "value": "%FILTER_STATE(wasm.warmpath.rank:PLAIN)%"},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    });
+    for ranks in
+        [&(|plugin: &mut Value| plugin["pods"][0]["ranks"] = 2.into()) as &dyn Fn(&mut Value), &|plugin| {
+            plugin["discovery"] = json!({"cluster": "admin", "pods_of": ["x*"], "rules": [{"ranks": 2}]})
+        }]
+    {
+        let found = warnings(&|manager| configure(manager, ranks));
+        assert!(found.iter().any(|one| one.contains("doesn't set x-data-parallel-rank")), "{found:?}");
+        let found = warnings(&|manager| {
+            configure(manager, ranks);
+            manager["route_config"]["request_headers_to_add"].as_array_mut().unwrap().push(rank.clone());
+        });
+        assert!(!found.iter().any(|one| one.contains("rank")), "{found:?}");
+    }
     let limit = |manager: &mut Value| {
         manager["http_filters"][1]["typed_config"]["max_request_bytes"] = json!("1000000")
     };

@@ -4,7 +4,7 @@ use super::document::Node;
 use super::plugins::{Plugin, Role};
 use super::report::Report;
 use crate::config::{Router, Via};
-use crate::workflow::DESTINATION;
+use crate::workflow::{DESTINATION, RANK, RANK_HEADER};
 
 /// Warns where nobody does.
 pub fn check(plugin: &Plugin<'_>, report: &mut Report) {
@@ -44,15 +44,31 @@ fn check_behind(plugin: &Plugin<'_>, router: &Router, report: &mut Report) {
         );
     }
     check_limits(manager, router.settings().max_body_bytes as u64, report);
-    let header = router.settings().routing.header();
+    let behind: Vec<_> = behind.collect();
+    let mut expect = |header, state, unread| check_header(manager, &behind, header, state, unread, report);
+    expect(router.settings().routing.header(), DESTINATION, "nobody reads what Warmpath chose");
+    if router.has_ranks() {
+        expect(RANK_HEADER, RANK, "engines don't learn which of their ranks holds the prompt");
+    }
+}
+
+/// Is the header set to what Warmpath leaves in this filter state?
+fn check_header(
+    manager: &Node<'_>,
+    behind: &[&Node<'_>],
+    header: &str,
+    state: &str,
+    unread: &str,
+    report: &mut Report,
+) {
     let routes = manager.field("route_config");
-    let sets = |node: &Node<'_>| sets_header(node, header);
-    if !behind.any(sets) && routes.as_ref().is_some_and(|routes| !sets(routes)) {
+    let sets = |node: &Node<'_>| sets_header(node, header, state);
+    if !behind.iter().copied().any(sets) && routes.as_ref().is_some_and(|routes| !sets(routes)) {
         report.warn(
             routes.as_ref().unwrap_or(manager).path_of("request_headers_to_add"),
             format!(
-                "doesn't set {header}, nor does a filter behind the buffer: nobody reads what Warmpath chose; set it to \
-                 %FILTER_STATE(wasm.{DESTINATION}:PLAIN)%, with OVERWRITE_IF_EXISTS_OR_ADD"
+                "doesn't set {header}, nor does a filter behind the buffer: {unread}; set it to %FILTER_STATE(wasm.{state}:PLAIN)%, \
+                 with OVERWRITE_IF_EXISTS_OR_ADD"
             ),
         );
     }
@@ -74,14 +90,14 @@ fn is_of(filter: &Node<'_>, kind: &str) -> bool {
     filter.field("typed_config").is_some_and(|config| config.is_type(kind))
 }
 
-/// Is the header set to the choice anywhere in here?
-fn sets_header(node: &Node<'_>, header: &str) -> bool {
+/// Is the header set to this filter state anywhere in here?
+fn sets_header(node: &Node<'_>, header: &str, state: &str) -> bool {
     // A script says both in one text.
-    let named = format!("wasm.{DESTINATION}");
+    let named = format!("wasm.{state}");
     if node.text().is_some_and(|text| text.contains(&named) && text.contains(header)) {
         return true;
     }
     let is_key = node.text_of("key").is_some_and(|key| key.eq_ignore_ascii_case(header));
     let is_value = || node.text_of("value").is_some_and(|value| value.contains(&format!("{named}:")));
-    (is_key && is_value()) || node.children().iter().any(|child| sets_header(child, header))
+    (is_key && is_value()) || node.children().iter().any(|child| sets_header(child, header, state))
 }

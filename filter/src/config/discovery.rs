@@ -50,6 +50,11 @@ impl DiscoverySettings {
         self.pods_of.iter().any(|pattern| pattern.matches(cluster))
     }
 
+    /// Does a rule give pods several data-parallel ranks?
+    pub fn has_ranks(&self) -> bool {
+        self.rules.iter().any(|rule| rule.ranks.is_some_and(|ranks| ranks > 1))
+    }
+
     /// The value of `filter` in the question `/clusters?format=json&filter=VALUE`: a regular expression for whole names of
     /// clusters, percent-encoded. Anchored, since Envoy looks for it anywhere in a name.
     pub fn filter(&self) -> String {

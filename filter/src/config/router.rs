@@ -188,9 +188,10 @@ impl Router {
         reach(&self.settings, self.pods.get(..self.configured).unwrap_or_default(), found)
     }
 
-    /// Whether any pod has several data-parallel ranks.
+    /// Whether any pod has several data-parallel ranks, or would have them once it is found.
     pub fn has_ranks(&self) -> bool {
-        self.pods.iter().any(|pod| pod.ranks > 1)
+        let discovery = self.settings.discovery.as_ref();
+        self.pods.iter().any(|pod| pod.ranks > 1) || discovery.is_some_and(DiscoverySettings::has_ranks)
     }
 
     /// Everything but pods and profiles.

@@ -14,6 +14,6 @@ pub mod protocol;
 mod record;
 mod subset;
 
-pub use executor::{DESTINATION, Executor, Limit, Outcome, RANK_HEADER, Sent, Step, TwoSteps};
+pub use executor::{DESTINATION, Executor, Limit, Outcome, RANK, RANK_HEADER, Sent, Step, TwoSteps};
 pub use plan::{Aggregated, Plan, PrefillDecode, Prospect, Selector, Worth};
 pub use record::{Record, recorded, session, withdrawn};
