@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use warmpath_tests::{Builder, Envoy, Pods, Request, wait_until, words};
+use warmpath_tests::{Builder, Envoy, Pods, Request, root, wait_until, words};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -19,6 +19,15 @@ fn picker(pods: &Pods) -> Builder {
     Envoy::builder().pods(pods).plugin("/routing", json!({"endpoint_picker": true}))
 }
 
+/// The same, where a stock filter holds the headers.
+fn picker_by_state(pods: &Pods) -> Builder {
+    Envoy::from_template(&root().join("examples/filter-state/envoy.yaml"))
+        .pods(pods)
+        .plugin("/routing/endpoint_picker", json!(true))
+}
+
+const WAYS: [fn(&Pods) -> Builder; 2] = [picker, picker_by_state];
+
 /// A filter of the gateway's that names a subset.
 fn subset(value: Value) -> Value {
     json!({"name": "subset", "typed_config": {
@@ -31,7 +40,8 @@ fn subset(value: Value) -> Value {
 fn a_gateway_narrows_the_choice_and_is_told_who_served() {
     let pods = Pods::start(3, &[]);
     let [first, second, third] = [0, 1, 2].map(|n| pods.addresses()[n].to_string());
-    for named in [json!([second, third]), json!(format!("{second}, {third}"))] {
+    let forms = [json!([second, third]), json!(format!("{second}, {third}"))];
+    for (picker, named) in WAYS.into_iter().flat_map(|way| forms.iter().map(move |form| (way, form))) {
         let narrowed = picker(&pods).filter_before(subset(named.clone())).start();
         let mut used = BTreeSet::new();
         for n in 0..20 {
@@ -62,7 +72,8 @@ fn who_served_can_be_kept_from_clients_by_a_filter_before() {
 #[test]
 fn where_the_subset_leaves_nobody_it_is_503() {
     let pods = Pods::start(2, &[]);
-    for nobody in [json!([]), json!(""), json!(["10.9.9.9:1"]), json!("10.9.9.9:1,10.9.9.8:1")] {
+    let forms = [json!([]), json!(""), json!(["10.9.9.9:1"]), json!("10.9.9.9:1,10.9.9.8:1")];
+    for (picker, nobody) in WAYS.into_iter().flat_map(|way| forms.iter().map(move |form| (way, form))) {
         let envoy = picker(&pods).filter_before(subset(nobody.clone())).start();
         let answer = ask(1).send(&envoy);
         let code = answer.json()["error"]["code"].as_str().map(str::to_owned);

@@ -103,6 +103,47 @@ fn envoy_ai_gateway_without_a_patch() {
     assert_eq!((other.status, other.text().as_str()), (404, "No matching route found."));
 }
 
+/// The policies are of the Gateway, so that Warmpath meets what other rules send to a provider.
+#[test]
+fn what_another_rule_sends_elsewhere_passes_and_is_forgotten() {
+    let pods = Pods::start(2, &["--model", "llama-3"]);
+    let provider = Pods::start(1, &["--model", "gpt"]);
+    let mut config = translate_ai("envoy-ai-gateway/warmpath.yaml", pods.addresses());
+    let elsewhere = translate_ai("envoy-ai-gateway/warmpath.yaml", provider.addresses());
+    let cluster = "httproute/default/llm/rule/1";
+    let mut theirs = elsewhere["static_resources"]["clusters"][0].clone();
+    theirs["name"] = cluster.into();
+    theirs["load_assignment"]["cluster_name"] = cluster.into();
+    config["static_resources"]["clusters"].as_array_mut().expect("clusters").push(theirs);
+    let manager = "/static_resources/listeners/0/default_filter_chain/filters/0/typed_config";
+    let routes = config.pointer_mut(&format!("{manager}/route_config/virtual_hosts/0/routes"));
+    let routes = routes.and_then(Value::as_array_mut).expect("routes");
+    let mut other = routes[0].clone();
+    other["name"] = format!("{cluster}/match/0/*").into();
+    other["match"]["headers"][0]["string_match"]["exact"] = "gpt".into();
+    other["route"]["cluster"] = cluster.into();
+    routes.insert(1, other);
+    let envoy = envoy(config).start();
+    wait_until("the pods to be found and heard", || stat(&envoy, "engines_heard") == 2);
+
+    let ask = |model: &str| {
+        Request::post(CHAT, body(model, &words(1, 400))).header("x-warmpath-debug", "1").send(&envoy)
+    };
+    let matched = |answer: &Response| answer.header("x-warmpath-matched").expect("asked").to_owned();
+    for _ in 0..8 {
+        let answer = ask("gpt");
+        assert_eq!((pod(&answer).as_str(), matched(&answer).starts_with("0/")), ("pod-1", true));
+    }
+    assert_eq!((provider.seen().len(), pods.seen().len()), (8, 0));
+    for turn in 0..4 {
+        assert_eq!(matched(&ask("llama-3")).starts_with("0/"), turn == 0);
+    }
+    assert_eq!((provider.seen().len(), pods.seen().len()), (8, 4));
+    assert_eq!((stat(&envoy, "moved"), stat(&envoy, "astray")), (0, 0));
+    wait_until("nothing to be in flight", || stat(&envoy, "in_flight") == 0);
+    envoy.assert_no_trap();
+}
+
 #[test]
 fn the_check_has_nothing_to_say_but_what_a_policy_cannot_set() {
     let pods = ["10.0.0.1:8000", "10.0.0.2:8000"].map(|at| at.parse().expect("an address"));
