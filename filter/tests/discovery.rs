@@ -66,6 +66,7 @@ fn clusters_that_are_pods() {
     let reach = router(&json).reach(&read(REAL).unwrap());
     assert_eq!(pods(&reach), ["own own", "engine-a engine-a", "pods pods"]);
     assert_eq!((reach.left_out, reach.pods[2].weight), (0, 1.0), "weights are those within a cluster");
+    assert!(reach.pods.iter().all(|pod| pod.called_by(None) == pod.target));
     let mut down = [found("engine-b", "10.0.0.1:1", "h"), found("engine-b", "10.0.0.2:1", "h")];
     down.iter_mut().for_each(|host| host.healthy = false);
     let odd = format!("engine-{}", "x".repeat(128));
@@ -111,6 +112,9 @@ fn names_that_several_bear_or_that_are_unfit_are_none() {
         ["own", "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80", "10.0.0.5:80", "six", "more"]
     );
     assert_eq!((reach.left_out, reach.pods[7].weight), (0, 3.0));
+    let called: Vec<_> = [0, 1, 7].map(|i| reach.pods[i].called_by(None)).into();
+    assert_eq!(called, ["10.0.1.1:80", "pods", "engine-a"]);
+    assert_eq!(reach.pods[7].called_by(Some("named")), "named");
     // A configured pod that is called as another's address keeps the name.
     let json = configuration(r#", "pods": [{"name": "10.0.0.1:80", "address": "10.0.1.1:80"}]"#, "");
     let reach = self::router(&json).reach(&there[..2]);
@@ -298,9 +302,16 @@ proptest! {
         let by_hand = serde_json::json!({"routing": {"by": by}, "pods": by_hand}).to_string();
         // But for who knows of them.
         let by_hand = self::router(&by_hand).pods().to_vec();
-        let by_hand = by_hand.into_iter().zip(&reach.pods).map(|(pod, reached)| Pod { found: reached.found, ..pod });
+        let by_hand = by_hand.into_iter().zip(&reach.pods);
+        let by_hand = by_hand.map(|(pod, Pod { found, cluster, .. })| Pod { found: *found, cluster: cluster.clone(), ..pod });
         prop_assert_eq!(by_hand.collect::<Vec<_>>(), &reach.pods[..]);
         prop_assert!(reach.pods.iter().enumerate().all(|(at, pod)| pod.found == (at > 0)), "one is configured");
+        // By which cluster it is called: the first by name of those that have it.
+        for pod in reach.pods.iter().filter(|pod| pod.found) {
+            let has = |host: &&Found| host.address.map(|address| address.to_string()).as_ref() == Some(&pod.target);
+            let first = there.iter().filter(|host| host.cluster != "other").filter(has).map(|host| &host.cluster).min();
+            prop_assert_eq!(pod.cluster.as_ref(), first.filter(|_| by == "address"));
+        }
         // Nobody is lost.
         let mut targets: Vec<_> = there
             .iter()

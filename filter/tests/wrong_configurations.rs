@@ -617,6 +617,13 @@ fn metrics() {
         "metrics.port",
         &["metrics.cluster"],
     );
+    // Found in several clusters, each pod is asked by its own, unless there are pods that nobody found.
+    let several = r#""discovery": {"cluster": "admin", "pods_of": ["a", "b-*"]}"#;
+    accepts(&format!(r#"{{{several}, "metrics": {{}}}}"#));
+    let split = r#""workflows": {"w": {"protocol": {"type": "nixl"}}}"#;
+    accepts(&format!(r#"{{{several}, {split}}}"#));
+    refuses(&format!(r#"{{{PODS}, {several}, "metrics": {{}}}}"#), "metrics.cluster", &["missing"]);
+    refuses(&format!(r#"{{{PODS}, {several}, {split}}}"#), "workflows.w.cluster", &["missing"]);
     accepts(&by_cluster(r#""metrics": {}"#));
     refuses(&by_cluster(r#""metrics": {"port": 9000}"#), "metrics.port", &["of no use"]);
     refuses(&by_cluster(r#""metrics": {"cluster": "c"}"#), "metrics.cluster", &["of no use"]);

@@ -80,16 +80,19 @@ impl<'a> Clusters<'a> {
         let (Some(metrics), Routing::Address { header, .. }) = (&settings.metrics, &settings.routing) else {
             return;
         };
-        let Some(name) = metrics.cluster.as_deref().filter(|_| !self.0.is_empty()) else { return };
-        let problem = match self.0.get(name) {
-            None => format!("has no cluster {name:?}, by which engines are asked for their load; add it"),
-            Some(cluster) if !overrides_host(cluster, header) => format!(
-                "cluster {name:?} has no override_host with the header {header}, so it is chance which engine is asked; add it, or \
-                 name another in metrics.cluster"
-            ),
-            Some(_) => return,
-        };
-        report.warn("static_resources.clusters", problem);
+        for name in called(router, metrics.cluster.as_deref()) {
+            let problem = if metrics.cluster.is_some() && self.is_absent(name) {
+                format!("has no cluster {name:?}, by which engines are asked for their load; add it")
+            } else if !self.overrides_host(name, header) {
+                format!(
+                    "cluster {name:?} has no override_host with the header {header}, so it is chance which engine is asked; add it, \
+                     or name another in metrics.cluster"
+                )
+            } else {
+                continue;
+            };
+            report.warn("static_resources.clusters", problem);
+        }
     }
 
     /// Warns of the clusters by which the pods are reached.
@@ -134,6 +137,13 @@ impl<'a> Clusters<'a> {
             Routing::Cluster { .. } => {}
         }
     }
+}
+
+/// The clusters by which pods are called where this one is named for it, or none is: those in which they are found, as far as they
+/// have names.
+pub fn called<'a>(router: &'a Router, named: Option<&'a str>) -> Vec<&'a str> {
+    let found = || router.settings().discovery.iter().flat_map(|discovery| &discovery.pods_of);
+    named.map_or_else(|| found().filter_map(Pattern::exact).collect(), |name| vec![name])
 }
 
 fn overrides_host(cluster: &Node<'_>, header: &str) -> bool {

@@ -76,7 +76,10 @@ fn check_times(manager: &Node<'_>, route: &Node<'_>, action: &Node<'_>, report: 
 }
 
 fn check_retries(host: &Node<'_>, action: &Node<'_>, router: &Router, report: &mut Report) {
-    if !matches!(router.settings().routing, Routing::Address { .. }) {
+    let routing = &router.settings().routing;
+    // Envoy is told not to retry: which requests are split isn't known yet when that has to be said.
+    let never_retries = routing.via() == Via::FilterState && !router.workflows().is_empty();
+    if never_retries || !matches!(routing, Routing::Address { .. }) {
         return;
     }
     let policy = action.field("retry_policy").or_else(|| host.field("retry_policy"));

@@ -1,6 +1,6 @@
 //! What workflows need of the Envoy configuration around them.
 
-use super::clusters::Clusters;
+use super::clusters::{Clusters, called};
 use super::document::Node;
 use super::plugins::Plugin;
 use super::report::Report;
@@ -81,7 +81,8 @@ fn check_clusters(router: &Router, clusters: &Clusters<'_>, report: &mut Report)
     let Routing::Address { header, .. } = &router.settings().routing else { return };
     let of = |workflow: &PrefillDecode| {
         let clusters = [&workflow.prefill_cluster, &workflow.aggregated_cluster];
-        clusters.into_iter().flatten().cloned().collect::<Vec<_>>()
+        let called = clusters.into_iter().flat_map(|named| called(router, named.as_deref()));
+        called.map(str::to_owned).collect::<Vec<_>>()
     };
     let of_pods = router.workflows().iter().flat_map(of);
     let mut names: Vec<_> = of_pods.chain(question_clusters(router)).collect();

@@ -1,6 +1,7 @@
 //! From the configuration as written to a [`Router`], with every mistake found.
 
 use super::bounds::Bounds;
+use super::calls::Calls;
 use super::discovery::discovery;
 use super::health;
 use super::mistake::Mistakes;
@@ -93,7 +94,7 @@ fn build(raw: &RawConfig, found: &[Found], mut mistakes: Mistakes) -> Result<Rou
         Profiles { raw, pods: &pods, block_size: settings.block_size, names: Vec::new(), built: Vec::new() };
     profiles.build_own(&mut mistakes);
     let workflows =
-        workflows::workflows(&raw.workflows, &settings.routing, found_in(raw), &mut profiles, &mut mistakes);
+        workflows::workflows(&raw.workflows, &settings.routing, Calls::of(raw), &mut profiles, &mut mistakes);
     let default = profiles.target("", raw.profile.as_deref(), raw.workflow.as_deref(), &mut mistakes);
     if raw.select.len() > MAX_RULES {
         mistakes.add("select", format!("has {} rules; at most {MAX_RULES} are allowed", raw.select.len()));
@@ -143,7 +144,7 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
     let routing = routing(&raw.routing, mistakes);
     let discovery = raw.discovery.as_ref().map(|raw| discovery(raw, mistakes));
     Settings {
-        metrics: health::metrics(raw.metrics.as_ref(), &routing, found_in(raw), mistakes),
+        metrics: health::metrics(raw.metrics.as_ref(), Calls::of(raw), mistakes),
         breaker: health::breaker(&raw.breaker, mistakes),
         admission: health::admission(&raw.admission, mistakes),
         block_size: BlockSize::new(blocks.size).unwrap_or_default(),
@@ -158,14 +159,6 @@ fn settings(raw: &RawConfig, mistakes: &mut Mistakes) -> Settings {
         tokenizers: tokenizers(&raw.tokenizers, mistakes),
         kv_events: kv_events(&raw.kv_events, mistakes),
         discovery,
-    }
-}
-
-/// The one cluster that pods are found in, if it is one.
-fn found_in(raw: &RawConfig) -> Option<&str> {
-    match raw.discovery.as_ref()?.pods_of.as_slice() {
-        [cluster] if !cluster.contains('*') => Some(cluster),
-        _ => None,
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::bounds::Bounds;
 use super::build::within;
+use super::calls::Calls;
 use super::mistake::Mistakes;
 use super::raw::{RawAdmission, RawBreaker, RawMetrics, RawNames, RawNumber, RawPod, RawUsage};
-use super::router::Routing;
 use crate::index::Index;
 use crate::pods::metrics::engines::{Mapping, Names, Number, Usage};
 use crate::pods::{BreakerSettings, MOST_MODELS, Pod};
@@ -25,7 +25,7 @@ pub struct MetricsSettings {
     pub engine: String,
     /// What its series mean.
     pub mapping: Mapping,
-    /// The Envoy cluster by which pods are reached; `None`: each pod is one.
+    /// The Envoy cluster by which pods are asked, for [`Pod::called_by`].
     pub cluster: Option<String>,
     /// Where they have metrics.
     pub path: String,
@@ -91,8 +91,7 @@ impl Admission {
 /// Checks how engines are asked.
 pub(super) fn metrics(
     raw: Option<&RawMetrics>,
-    routing: &Routing,
-    pods_of: Option<&str>,
+    calls: Calls<'_>,
     mistakes: &mut Mistakes,
 ) -> Option<MetricsSettings> {
     let raw = raw?;
@@ -140,29 +139,13 @@ pub(super) fn metrics(
     if raw.api_key.as_ref().is_some_and(|api_key| !key(api_key)) {
         mistakes.add("metrics.api_key", "is no key; give 1 to 4096 printable characters without spaces");
     }
-    let cluster = match (routing, raw.cluster.as_deref().or(pods_of)) {
-        (Routing::Address { .. }, None) => {
-            let cure = "name the Envoy cluster with override_host that has the pods";
-            mistakes.add("metrics.cluster", format!("is missing; {cure}"));
-            None
-        }
-        (Routing::Cluster { .. }, _) => raw.cluster.clone(),
-        (Routing::Address { .. }, cluster) => cluster.map(str::to_owned),
-    };
-    match (routing, &raw.cluster, raw.port) {
-        (Routing::Cluster { .. }, _, Some(_)) => {
-            mistakes.add("metrics.port", "is of no use where routing.by is \"cluster\"; remove it");
-        }
-        (Routing::Cluster { .. }, Some(_), _) => {
-            let cure =
-                "is of no use where routing.by is \"cluster\", since each pod is asked by its own; remove it";
-            mistakes.add("metrics.cluster", cure);
-        }
-        (Routing::Address { .. }, None, Some(_)) => {
-            let cure = "is another than the pods' own: name in metrics.cluster the Envoy cluster with override_host that has them at it";
-            mistakes.add("metrics.port", cure);
-        }
-        _ => {}
+    let cluster = calls.need("metrics.cluster", raw.cluster.as_deref(), mistakes);
+    calls.refuse("metrics.cluster", raw.cluster.as_deref(), mistakes);
+    if raw.port.is_some() && calls == Calls::Itself {
+        mistakes.add("metrics.port", "is of no use where routing.by is \"cluster\"; remove it");
+    } else if raw.port.is_some() && raw.cluster.is_none() {
+        let cure = "is another than the pods' own: name in metrics.cluster the Envoy cluster with override_host that has them at it";
+        mistakes.add("metrics.port", cure);
     }
     Some(MetricsSettings {
         engine: engine.to_owned(),

@@ -5,6 +5,7 @@
 
 mod bounds;
 mod build;
+mod calls;
 mod discovery;
 mod entries;
 mod health;

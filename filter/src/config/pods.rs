@@ -56,6 +56,7 @@ pub fn build_pods(raw: &[RawPod], fewest: usize, by: RawBy, mistakes: &mut Mista
             max_in_flight: raw.max_in_flight,
             ranks: raw.ranks,
             found: false,
+            cluster: None,
         });
     }
     let caches: u64 = pods.iter().map(|pod| u64::from(pod.ranks)).sum();

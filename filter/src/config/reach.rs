@@ -60,6 +60,7 @@ pub fn reach(settings: &Settings, configured: &[Pod], found: &[Found]) -> Reach 
             max_in_flight: None,
             ranks: 1,
             found: true,
+            cluster: hosts.first().filter(|_| by_address).map(|host| host.cluster.clone()),
         };
         for rule in discovery.rules.iter().filter(|rule| hosts.iter().any(|host| rule.matches(host))) {
             rule.apply(&mut pod);

@@ -1,6 +1,7 @@
 //! Workflows: plans of more than one step, from what was written.
 
 use super::build::{Profiles, within};
+use super::calls::Calls;
 use super::entries::Entries;
 use super::mistake::Mistakes;
 use super::raw::{OnFailure, RawPart, RawPrefill, RawWorkflow, RawWorth};
@@ -19,7 +20,7 @@ pub(super) const MAX_WORKFLOWS: usize = 16;
 pub(super) fn workflows(
     raw: &Entries<RawWorkflow>,
     routing: &Routing,
-    pods_of: Option<&str>,
+    calls: Calls<'_>,
     profiles: &mut Profiles<'_>,
     mistakes: &mut Mistakes,
 ) -> Vec<Option<PrefillDecode>> {
@@ -29,7 +30,7 @@ pub(super) fn workflows(
     }
     let all = raw.iter().take(MAX_WORKFLOWS);
     let all = all.enumerate();
-    all.map(|(i, (name, raw))| workflow(i, name, raw, routing, pods_of, profiles, mistakes)).collect()
+    all.map(|(i, (name, raw))| workflow(i, name, raw, routing, calls, profiles, mistakes)).collect()
 }
 
 fn workflow(
@@ -37,7 +38,7 @@ fn workflow(
     name: &str,
     raw: &RawWorkflow,
     routing: &Routing,
-    pods_of: Option<&str>,
+    calls: Calls<'_>,
     profiles: &mut Profiles<'_>,
     mistakes: &mut Mistakes,
 ) -> Option<PrefillDecode> {
@@ -76,17 +77,16 @@ fn workflow(
             format!("can't be followed: pods that decode by this protocol can't; {cure}"),
         );
     }
+    let common = raw.cluster.as_deref();
+    let of_prefill = raw.prefill.cluster.as_deref();
     let of_aggregated = raw.aggregated.as_ref().and_then(|step| step.cluster.as_deref());
-    let clusters = Clusters { routing, common: raw.cluster.as_deref().or(pods_of) };
-    if raw.cluster.is_some() && matches!(routing, Routing::Cluster { .. }) {
-        mistakes.add(at("cluster"), ITS_OWN);
+    for (field, named) in
+        [("cluster", common), ("prefill.cluster", of_prefill), ("aggregated.cluster", of_aggregated)]
+    {
+        calls.refuse(&at(field), named, mistakes);
     }
-    let prefill_cluster = clusters.choose(&at("prefill.cluster"), raw.prefill.cluster.as_deref(), mistakes);
-    if prefill_cluster.is_none() && matches!(routing, Routing::Address { .. }) {
-        let cure = "name the Envoy cluster with override_host that has the pods";
-        mistakes.add(at("cluster"), format!("is missing; {cure}"));
-    }
-    let aggregated_cluster = clusters.choose(&at("aggregated.cluster"), of_aggregated, mistakes);
+    let prefill_cluster = calls.need(&at("cluster"), of_prefill.or(common), mistakes);
+    let aggregated_cluster = calls.cluster(of_aggregated.or(common));
     // Of pods that are found, those that can't are left out; of those that were listed, somebody meant them to.
     let unfit = |pod: &&Pod| protocol.unfit_pod(pod).is_some();
     for pod in profiles.pods().iter().filter(|pod| !pod.found && takes_part(pod)) {
@@ -131,29 +131,6 @@ fn refuse_headers(
     if raw.decode.retry_on_connect_failure {
         let problem = "goes by a header, which can't be set any more where routing.via is \"filter-state\"";
         mistakes.add(at("decode.retry_on_connect_failure"), format!("{problem}; {CURE}, or remove it"));
-    }
-}
-
-/// What is wrong with a cluster where each pod is one.
-const ITS_OWN: &str = "is of no use where routing.by is \"cluster\", since each pod is its own; remove it";
-
-/// By which clusters pods are called.
-struct Clusters<'a> {
-    routing: &'a Routing,
-    common: Option<&'a str>,
-}
-
-impl Clusters<'_> {
-    fn choose(&self, path: &str, own: Option<&str>, mistakes: &mut Mistakes) -> Option<String> {
-        match self.routing {
-            Routing::Address { .. } => own.or(self.common).map(str::to_owned),
-            Routing::Cluster { .. } => {
-                if own.is_some() {
-                    mistakes.add(path, ITS_OWN);
-                }
-                None
-            }
-        }
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Pod {
     pub ranks: u32,
     /// Whether Envoy knew of it, and not the configuration.
     pub found: bool,
+    /// The Envoy cluster in which it was found, where pods are found by address.
+    pub cluster: Option<String>,
 }
 
 impl Pod {
@@ -36,6 +38,12 @@ impl Pod {
         } else {
             format!("{}@{}", self.name, self.target)
         }
+    }
+
+    /// The Envoy cluster by which it is called: the one that the configuration names, else the one that has it as an endpoint.
+    /// Where routing is by cluster it is that itself.
+    pub fn called_by<'a>(&'a self, named: Option<&'a str>) -> &'a str {
+        named.or(self.cluster.as_deref()).unwrap_or(&self.target)
     }
 
     /// Identity of the cache of a rank; `None` where the pod has fewer.

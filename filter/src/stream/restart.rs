@@ -105,7 +105,7 @@ impl Stream {
         let routing = &self.plugin.settings.routing;
         let (path, rank) = (kept.headers.text(":path")?, sent.rank.to_string());
         let cluster = match routing {
-            Routing::Address { .. } => workflow.aggregated_cluster.as_deref()?,
+            Routing::Address { .. } => workflow.aggregated_cluster.as_deref().or(pod.cluster.as_deref())?,
             Routing::Cluster { .. } => pod.target.as_str(),
         };
         let mut headers = addressed(routing, pod, &rank, &path);

@@ -63,9 +63,9 @@ pub struct PrefillDecode {
     pub worth: Worth,
     /// Pods that can't take part.
     pub unfit: Positions,
-    /// The Envoy cluster by which prefill pods are called; `None`: each pod is one.
+    /// The Envoy cluster by which prefill pods are called, for `Pod::called_by`.
     pub prefill_cluster: Option<String>,
-    /// The one by which a pod is called that does all, after another refused a handoff. `None`: each pod is one.
+    /// The one by which a pod is called that does all, after another refused a handoff. Without one, only pods that have their own.
     pub aggregated_cluster: Option<String>,
 }
 

@@ -104,8 +104,9 @@ pub struct RawMetrics {
     pub engine: Option<String>,
     /// What a `custom` engine calls its series.
     pub names: Option<RawNames>,
-    /// The Envoy cluster with `override_host` that has the pods. Required unless `discovery.pods_of` is one cluster; not where
-    /// `routing.by` is `cluster`, since each pod is asked by its own.
+    /// The Envoy cluster with `override_host` that has the pods. Without it, each is asked by the one in which it was found;
+    /// required where there are pods besides, in `pods`, unless `discovery.pods_of` is one cluster. Not where `routing.by` is
+    /// `cluster`, since each pod is its own.
     pub cluster: Option<String>,
     /// Where pods have their metrics. Without it `/metrics`, and TensorRT-LLM's `/prometheus/metrics`.
     pub path: Option<String>,

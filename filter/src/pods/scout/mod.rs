@@ -211,7 +211,7 @@ impl Scout {
             Some((port, (ip, _))) => format!("{ip}:{port}"),
             None => pod.target.clone(),
         };
-        let cluster = metrics.cluster.as_deref().unwrap_or(&pod.target);
+        let cluster = pod.called_by(metrics.cluster.as_deref());
         let mut headers = vec![
             (":method", "GET"),
             (":path", &*metrics.path),

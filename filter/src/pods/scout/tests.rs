@@ -2,6 +2,7 @@
 
 use crate::host::fake::{FakeHost, FakeShared};
 use crate::plugin::{Plugin, Vm};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// By cluster and path, the status and body of an answer, if there is any.
@@ -136,6 +137,27 @@ fn one_asks_and_all_know() {
     }
     assert!(!two.calls().is_empty());
     assert_eq!((two.pods().len(), two.waiting()), (3, vec![Some(7.0); 3]));
+}
+
+#[test]
+fn engines_are_asked_by_the_clusters_in_which_they_were_found() {
+    let config = BOTH.replace(r#"["pods"]"#, r#"["decode", "prefill-*"]"#);
+    let of =
+        |name: &str, port: u16| hosts(&[port]).replace(r#""name": "pods""#, &format!("\"name\": \"{name}\""));
+    let (decode, prefill) = (of("decode", 1), of("prefill-1", 2));
+    let statuses = |answer: &str| answer.replace(r#"{"cluster_statuses": ["#, "").replace("]}]}", "]}");
+    let admin = format!(r#"{{"cluster_statuses": [{}, {}]}}"#, statuses(&decode), statuses(&prefill));
+    let mut one = Stand::new(&FakeShared::default(), &config);
+    one.tick(40, &|cluster, _| Some(("200", if cluster == "admin" { admin.clone() } else { metrics(1, 1) })));
+    assert_eq!(one.pods(), ["10.0.0.1:1", "10.0.0.1:2"]);
+    let state = one.host.state.borrow();
+    let asked: BTreeSet<_> = state
+        .calls
+        .iter()
+        .filter(|call| call.path() == "/metrics")
+        .map(|call| (call.cluster.as_str(), call.headers.get(":authority").map_or("", String::as_str)))
+        .collect();
+    assert_eq!(asked, [("decode", "10.0.0.1:1"), ("prefill-1", "10.0.0.1:2")].into());
 }
 
 #[test]

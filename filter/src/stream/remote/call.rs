@@ -65,10 +65,12 @@ impl Stream {
                 return true;
             }
             fleet.metrics.add(host, Metric::PrefillsUncalled, 1);
-            let cluster = workflow.prefill_cluster.as_deref().unwrap_or("of the pod");
+            let named = workflow.prefill_cluster.as_deref();
+            let pod = router.pods().get(remote.sent.decision.pod);
+            let cluster = pod.map(|pod| pod.called_by(named)).unwrap_or_default();
             self.complain(host, fleet, &format!("the cluster {cluster} takes no call of a prefill pod: is it there, with endpoints, and are its circuit breakers wide enough?"));
-            // Each pod's own cluster tells of that pod; one for all tells of none.
-            if workflow.prefill_cluster.is_none() {
+            // A pod that is a cluster is told of by it; one that has others, too, tells of none.
+            if pod.is_some_and(|pod| pod.target == cluster) {
                 self.judge_prefill(host, fleet, router, remote, Verdict::Unreachable);
             }
             if !self.next(host, fleet, router, remote) {
@@ -117,7 +119,7 @@ impl Stream {
         headers.extend(own.iter().map(|(name, value)| (*name, value.as_str())));
         forwarded(&remote.headers, workflow, &mut headers);
         remote.called = host.now();
-        let cluster = workflow.prefill_cluster.as_deref().unwrap_or(&prefill.target);
+        let cluster = prefill.called_by(workflow.prefill_cluster.as_deref());
         host.call(cluster, &headers, &body, time(ticks)).ok()
     }
 

@@ -24,6 +24,7 @@ fn pod(name: &str, target: &str, labels: &[(&str, &str)]) -> Pod {
         max_in_flight: None,
         ranks: 1,
         found: false,
+        cluster: None,
     }
 }
 
