@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use warmpath_tests::envoy_gateway::{translate, translate_ai};
-use warmpath_tests::{Builder, Envoy, Pods, Request, Response, heeds_limits_of_routes, wait_until, words};
+use warmpath_tests::{
+    Builder, Disaggregated, Envoy, Pods, Request, Response, heeds_limits_of_routes, wait_until, words,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -18,7 +20,7 @@ fn envoy(config: Value) -> Builder {
     let endpoint = json!([{"lb_endpoints": [{"endpoint": {"address": {"socket_address": socket}}}]}]);
     Envoy::from_config(config)
         .edit("/admin/address/socket_address", socket)
-        .edit("/static_resources/clusters/1/load_assignment/endpoints", endpoint)
+        .edit("/static_resources/clusters/0/load_assignment/endpoints", endpoint)
 }
 
 fn stat(envoy: &Envoy, name: &str) -> u64 {
@@ -78,7 +80,7 @@ fn does_it_all(envoy: &Envoy, pods: &Pods, model: &str) {
 #[test]
 fn envoy_gateway_without_a_patch() {
     let pods = Pods::start(4, &[]);
-    let envoy = envoy(translate("envoy-gateway/warmpath.yaml", pods.addresses())).start();
+    let envoy = envoy(translate("envoy-gateway/warmpath.yaml", &[("vllm", pods.addresses())])).start();
     does_it_all(&envoy, &pods, "sim");
     assert_eq!(Request::post(CHAT, body("sim", &"a".repeat(34 << 20))).send(&envoy).status, 413);
 }
@@ -90,14 +92,53 @@ fn envoy_gateway_with_a_patch() {
         return;
     }
     let pods = Pods::start(4, &[]);
-    let envoy = envoy(translate("envoy-gateway/patched.yaml", pods.addresses())).start();
+    let envoy = envoy(translate("envoy-gateway/patched.yaml", &[("vllm", pods.addresses())])).start();
     does_it_all(&envoy, &pods, "sim");
+}
+
+/// Both Services' pods are found, called and asked by the clusters of their own rules.
+#[test]
+fn prefill_and_decode_in_envoy_gateway_without_a_patch() {
+    let (pods, alone) = (Disaggregated::start("nixl", 2, 2, &[]), Pods::start(1, &[]));
+    let services = [("vllm-decode", pods.decode.addresses()), ("vllm-prefill", pods.prefill.addresses())];
+    let envoy = envoy(translate("envoy-gateway/prefill-decode.yaml", &services)).start();
+    wait_until("the pods to be found and heard", || {
+        stat(&envoy, "pods") == 4 && stat(&envoy, "engines_heard") == 4
+    });
+    let text = |answer: &Response| answer.json()["choices"][0]["message"]["content"].to_string();
+    for n in 0..16 {
+        let prompt = body("sim", &words(n, 300));
+        let expected = text(&Request::post(CHAT, prompt.clone()).send(alone.addresses()[0]));
+        // Only who asks for the first time is prefilled elsewhere.
+        for request in Request::all_ways(CHAT, &prompt).into_iter().skip(n % 4).take(1) {
+            // Whoever asks for the rule of the prefill pods doesn't get there.
+            let request = request.header("x-warmpath-prefill", "never").header("x-warmpath-debug", "1");
+            let answer = request.send(&envoy);
+            assert_eq!((answer.status, text(&answer)), (200, expected.clone()), "{answer:?}");
+            assert!(answer.header("x-pod").is_some_and(|pod| pod.starts_with("decode-")), "{answer:?}");
+            let prefilled = answer.header("x-warmpath-prefill-pod").and_then(|at| at.parse().ok());
+            assert!(prefilled.is_some_and(|at| pods.prefill.addresses().contains(&at)), "{answer:?}");
+        }
+    }
+    assert_eq!((stat(&envoy, "prefills_remote"), pods.held()), (16, 0), "all KV was fetched");
+    // A handoff that is refused is started again, by the cluster in which that pod was found.
+    pods.decode.fault(0, &json!({"kind": "status", "status": 503}));
+    for n in 0..12 {
+        let prompt = body("sim", &words(100 + n, 300));
+        let expected = text(&Request::post(CHAT, prompt.clone()).send(alone.addresses()[0]));
+        let answer = Request::post(CHAT, prompt).send(&envoy);
+        assert_eq!((answer.status, text(&answer)), (200, expected), "{answer:?}");
+    }
+    assert!(stat(&envoy, "workflows_started_again") > 0, "nobody was handed to the pod that refuses");
+    assert_eq!(stat(&envoy, "astray"), 0);
+    wait_until("nothing to be in flight", || stat(&envoy, "in_flight") == 0);
+    envoy.assert_no_trap();
 }
 
 #[test]
 fn envoy_ai_gateway_without_a_patch() {
     let pods = Pods::start(4, &["--model", "llama-3"]);
-    let envoy = envoy(translate_ai("envoy-ai-gateway/warmpath.yaml", pods.addresses())).start();
+    let envoy = envoy(translate_ai("envoy-ai-gateway/warmpath.yaml", &[("vllm", pods.addresses())])).start();
     does_it_all(&envoy, &pods, "llama-3");
     let other = Request::post(CHAT, body("none", "hello")).send(&envoy);
     assert_eq!((other.status, other.text().as_str()), (404, "No matching route found."));
@@ -108,10 +149,10 @@ fn envoy_ai_gateway_without_a_patch() {
 fn what_another_rule_sends_elsewhere_passes_and_is_forgotten() {
     let pods = Pods::start(2, &["--model", "llama-3"]);
     let provider = Pods::start(1, &["--model", "gpt"]);
-    let mut config = translate_ai("envoy-ai-gateway/warmpath.yaml", pods.addresses());
-    let elsewhere = translate_ai("envoy-ai-gateway/warmpath.yaml", provider.addresses());
+    let mut config = translate_ai("envoy-ai-gateway/warmpath.yaml", &[("vllm", pods.addresses())]);
+    let elsewhere = translate_ai("envoy-ai-gateway/warmpath.yaml", &[("vllm", provider.addresses())]);
     let cluster = "httproute/default/llm/rule/1";
-    let mut theirs = elsewhere["static_resources"]["clusters"][0].clone();
+    let mut theirs = elsewhere["static_resources"]["clusters"][1].clone();
     theirs["name"] = cluster.into();
     theirs["load_assignment"]["cluster_name"] = cluster.into();
     config["static_resources"]["clusters"].as_array_mut().expect("clusters").push(theirs);
@@ -132,7 +173,7 @@ fn what_another_rule_sends_elsewhere_passes_and_is_forgotten() {
     let matched = |answer: &Response| answer.header("x-warmpath-matched").expect("asked").to_owned();
     for _ in 0..8 {
         let answer = ask("gpt");
-        assert_eq!((pod(&answer).as_str(), matched(&answer).starts_with("0/")), ("pod-1", true));
+        assert_eq!((answer.status, matched(&answer).starts_with("0/")), (200, true));
     }
     assert_eq!((provider.seen().len(), pods.seen().len()), (8, 0));
     for turn in 0..4 {
@@ -147,11 +188,14 @@ fn what_another_rule_sends_elsewhere_passes_and_is_forgotten() {
 #[test]
 fn the_check_has_nothing_to_say_but_what_a_policy_cannot_set() {
     let pods = ["10.0.0.1:8000", "10.0.0.2:8000"].map(|at| at.parse().expect("an address"));
-    let reload = "failure_policy: is not FAIL_RELOAD: should the VM of a worker ever trap, that worker goes on without Warmpath";
+    let one = [("vllm", &pods[..])];
+    let two = [("vllm-decode", &pods[..1]), ("vllm-prefill", &pods[1..])];
+    let reload = "failure_policy: is not FAIL_RELOAD: should the VM of a worker ever trap, that worker";
     for (config, expected) in [
-        (translate("envoy-gateway/warmpath.yaml", &pods), &[reload][..]),
-        (translate("envoy-gateway/patched.yaml", &pods), &[]),
-        (translate_ai("envoy-ai-gateway/warmpath.yaml", &pods), &[reload]),
+        (translate("envoy-gateway/warmpath.yaml", &one), &[reload][..]),
+        (translate("envoy-gateway/patched.yaml", &one), &[]),
+        (translate("envoy-gateway/prefill-decode.yaml", &two), &[reload]),
+        (translate_ai("envoy-ai-gateway/warmpath.yaml", &one), &[reload]),
     ] {
         let report = warmpath::check::check(&config);
         assert!(report.mistakes.is_empty(), "{report}");
