@@ -1,5 +1,6 @@
 //! Ranges of numbers: each stands in one place, for the check and for the schema.
 
+use super::mistake::Mistakes;
 use schemars::Schema;
 use serde_json::Value;
 use std::fmt::Display;
@@ -64,6 +65,18 @@ impl<T: Display> Bounds<T> {
                 write(values);
             }
         }
+    }
+}
+
+/// Reports a number, if there is one, outside its range.
+pub(super) fn within<T: PartialOrd + Display>(
+    path: &str,
+    value: impl Into<Option<T>>,
+    bounds: Bounds<T>,
+    mistakes: &mut Mistakes,
+) {
+    if let Some(problem) = value.into().and_then(|value| bounds.problem(&value)) {
+        mistakes.add(path, problem);
     }
 }
 

@@ -1,6 +1,6 @@
 //! How pods are found: whom to ask, whose endpoints are pods, and what is known of them besides.
 
-use super::build::within;
+use super::bounds::within;
 use super::mistake::Mistakes;
 use super::pattern::Pattern;
 use super::pods::{MAX_LABELS, MAX_NAME, check_models, check_settings, check_text, labels};

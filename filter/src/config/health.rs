@@ -1,7 +1,6 @@
 //! How load is learnt and bounded: metrics of engines, the breaker, admission.
 
-use super::bounds::Bounds;
-use super::build::within;
+use super::bounds::{Bounds, within};
 use super::calls::Calls;
 use super::mistake::Mistakes;
 use super::raw::{RawAdmission, RawBreaker, RawMetrics, RawNames, RawNumber, RawPod, RawUsage};

@@ -12,10 +12,12 @@ mod health;
 mod mistake;
 mod pattern;
 mod pods;
+mod profiles;
 mod raw;
 mod reach;
 mod router;
 mod select;
+mod settings;
 mod workflows;
 
 pub use bounds::Bounds;

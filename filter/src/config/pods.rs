@@ -1,6 +1,6 @@
 //! The pods of a configuration.
 
-use super::build::within;
+use super::bounds::within;
 use super::entries::Entries;
 use super::mistake::Mistakes;
 use super::raw::{RawBy, RawPod};

@@ -1,9 +1,10 @@
 //! Workflows: plans of more than one step, from what was written.
 
-use super::build::{Profiles, within};
+use super::bounds::within;
 use super::calls::Calls;
 use super::entries::Entries;
 use super::mistake::Mistakes;
+use super::profiles::{NAME_CURE, Profiles, is_name};
 use super::raw::{OnFailure, RawPart, RawPrefill, RawWorkflow, RawWorth};
 use super::router::{Routing, Via};
 use crate::pipeline::{Profile, SlotId};
@@ -44,8 +45,8 @@ fn workflow(
 ) -> Option<PrefillDecode> {
     let before = mistakes.count();
     let at = |field: &str| format!("workflows.{}.{field}", name.escape_debug());
-    if !super::build::is_name(name) {
-        mistakes.add(format!("workflows.{}", name.escape_debug()), super::build::NAME_CURE);
+    if !is_name(name) {
+        mistakes.add(format!("workflows.{}", name.escape_debug()), NAME_CURE);
     }
     let protocol = protocol(&raw.protocol, &at("protocol"), mistakes);
     let prefill = profiles.find(&at("prefill.profile"), &raw.prefill.profile, mistakes);

@@ -65,6 +65,7 @@ fn routers(floor: &Path, warmpath: &Path, pods: &[SocketAddr]) -> Vec<Router> {
         Router::envoy("wasm-floor", floor().plugin_text(&addresses)),
         Router::envoy("round-robin", profile("round-robin")),
         Router::envoy("prefix-aware", profile("prefix-aware")),
+        Router::envoy("by filter state", profile("prefix-aware").via_filter_state()),
     ];
     let Some(vocabulary) = std::env::var_os("WARMPATH_VOCABULARY").map(PathBuf::from) else { return routers };
     // By default a part of a long new prompt is tokenized; others tokenize all of it.

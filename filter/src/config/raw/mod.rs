@@ -12,11 +12,10 @@ pub use pods::{RawDiscovery, RawMatch, RawPod, RawPodRule};
 pub use workflows::{OnFailure, RawPrefill, RawWorkflow, RawWorth};
 
 use super::bounds::Bounds;
-use super::build::{
-    DEFAULT_FALLBACKS, DEFAULT_HEADER, DEFAULT_PROFILE, MAX_PROFILES, MAX_RULES, MAX_TOKENIZERS,
-};
 use super::entries::Entries;
+use super::profiles::{DEFAULT_PROFILE, MAX_PROFILES, MAX_RULES};
 use super::router::Via;
+use super::settings::{DEFAULT_FALLBACKS, DEFAULT_HEADER, MAX_TOKENIZERS};
 use super::workflows::MAX_WORKFLOWS;
 use crate::pipeline::{MAX_FALLBACKS, schema};
 use crate::pods::MAX_PODS;
