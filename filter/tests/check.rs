@@ -414,3 +414,65 @@ fn what_would_harm_pods_that_hand_over_kv_is_warned_of() {
     }
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn plugin_configurations_in_manifests_are_checked() {
+    let examples = format!("{}/../examples", env!("CARGO_MANIFEST_DIR"));
+    let run = |text: &str| {
+        let report = warmpath::check::check(&warmpath::check::parse(text).unwrap());
+        (
+            report.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            report.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        )
+    };
+    let none: [String; 0] = [];
+    for (file, at) in [
+        ("envoy-gateway/warmpath.yaml", "EnvoyExtensionPolicy warmpath: spec.wasm[0].config: "),
+        ("envoy-gateway/patched.yaml", "EnvoyExtensionPolicy warmpath: spec.wasm[0].config: "),
+        ("envoy-gateway/prefill-decode.yaml", "EnvoyExtensionPolicy warmpath: spec.wasm[0].config: "),
+        ("envoy-ai-gateway/warmpath.yaml", "EnvoyExtensionPolicy warmpath: spec.wasm[0].config: "),
+        ("istio/wasmplugin.yaml", "WasmPlugin warmpath: spec.pluginConfig: "),
+        (
+            "istio/envoyfilter.yaml",
+            "EnvoyFilter warmpath: spec.configPatches[0].patch.value.typed_config.config",
+        ),
+    ] {
+        let text = std::fs::read_to_string(format!("{examples}/{file}")).unwrap();
+        assert_eq!(run(&text), (none.to_vec(), none.to_vec()), "{file}");
+        let (mistakes, _) = run(&text.replace("pods_of", "pods_off"));
+        assert!(!mistakes.is_empty(), "{file}");
+        assert!(mistakes.iter().all(|mistake| mistake.starts_with(at)), "{file}: {mistakes:?}");
+    }
+    // What nothing sets can't be waited for.
+    for (file, from, to) in [
+        ("envoy-gateway/warmpath.yaml", "        routing: { via: filter-state }\n", ""),
+        ("envoy-gateway/patched.yaml", "path: allow_on_headers_stop_iteration", "path: other"),
+        ("istio/wasmplugin.yaml", "    routing: { via: filter-state }\n", ""),
+        ("istio/envoyfilter.yaml", "allow_on_headers_stop_iteration: true", "root_id: warmpath"),
+    ] {
+        let text = std::fs::read_to_string(format!("{examples}/{file}")).unwrap();
+        assert!(text.contains(from), "{file}");
+        let (mistakes, warnings) = run(&text.replace(from, to));
+        assert_eq!((mistakes.len(), warnings.len()), (0, 1), "{file}: {mistakes:?} {warnings:?}");
+        assert!(warnings[0].contains("allow_on_headers_stop_iteration"), "{file}: {warnings:?}");
+    }
+    let gateway = std::fs::read_to_string(format!("{examples}/istio/gateway.yaml")).unwrap();
+    assert!(run(&gateway).0[0].contains("no plugin configuration of Warmpath is in these manifests"));
+}
+
+#[test]
+fn what_envoys_admin_dumped_is_an_envoy_configuration() {
+    let good = std::fs::read_to_string(path("good-envoy.yaml")).unwrap();
+    let good: Value = serde_saphyr::from_str(&good).unwrap();
+    let listener = &good["static_resources"]["listeners"][0];
+    let dump = |listener: &Value| {
+        let active = json!({"active_state": {"listener": listener}});
+        warmpath::check::check(&json!({"configs": [{"dynamic_listeners": [active]}]})).to_string()
+    };
+    assert_eq!(dump(listener), "");
+    let broken = listener.to_string().replace("FAIL_RELOAD", "FAIL_CLOSED");
+    assert!(
+        dump(&serde_json::from_str(&broken).unwrap())
+            .contains("configs[0].dynamic_listeners[0].active_state")
+    );
+}

@@ -6,7 +6,8 @@ use crate::reference::{page, schema};
 use std::io::Write;
 
 const USAGE: &str = "\
-usage: warmpath check FILE    check a plugin configuration or an Envoy configuration (JSON or YAML)
+usage: warmpath check FILE    check a plugin configuration, an Envoy configuration (also one that Envoy's admin dumped),
+                              or the plugin configurations in Kubernetes manifests (JSON or YAML)
        warmpath schema        print what a plugin configuration may say, for editors (JSON Schema)
        warmpath reference     print the same for people (Markdown)
        warmpath built-in OUT DIR...

@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 
-/// Reads JSON or YAML. The error says what is wrong and where.
+/// Reads JSON or YAML; several documents become a list. The error says what is wrong and where.
 pub fn parse(text: &str) -> Result<Value, String> {
     if text.trim_start().starts_with('{')
         && let Ok(value) = serde_json::from_str(text)
     {
         return Ok(value);
     }
-    serde_saphyr::from_str(text).map_err(|error| error.to_string())
+    let mut documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    Ok(if documents.len() == 1 { documents.remove(0) } else { documents.into() })
 }
 
 /// A node of the tree.

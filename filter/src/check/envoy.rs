@@ -5,16 +5,22 @@ use super::document::Node;
 use super::events;
 use super::plugins::{Plugin, Role, find};
 use super::report::Report;
-use super::{placement, routes, workflows};
+use super::{manifests, placement, routes, workflows};
 use crate::config::load;
 use crate::events::ZMQ_ROOT;
 use serde_json::Value;
 
-/// Checks a file that was read: an Envoy configuration, or else a bare plugin configuration.
+/// Checks a file that was read: an Envoy configuration, Kubernetes manifests, or else a bare plugin configuration.
 pub fn check(document: &Value) -> Report {
     let mut report = Report::default();
     let root = Node::root(document);
-    let envoy = ["static_resources", "dynamic_resources", "admin", "resources", "@type", "filter_chains"];
+    if let Some(documents) = manifests::documents(document) {
+        manifests::check(&documents, &mut report);
+        return report;
+    }
+    // The last is a dump by Envoy's admin.
+    let envoy =
+        ["static_resources", "dynamic_resources", "admin", "resources", "@type", "filter_chains", "configs"];
     if !envoy.iter().any(|name| root.field(name).is_some()) {
         // As JSON it is what the filter will be given; a name that stands twice was refused when the file was read.
         if let Err(mistakes) = load(document.to_string().as_bytes()) {
@@ -46,7 +52,8 @@ pub fn check(document: &Value) -> Report {
     report
 }
 
-fn check_plugin(plugin: &Plugin<'_>, report: &mut Report) {
+/// What holds for every filter of ours.
+pub fn check_plugin(plugin: &Plugin<'_>, report: &mut Report) {
     let config = &plugin.config;
     if plugin.network != (plugin.role() == Role::EventsByZmq) {
         let problem = format!(

@@ -87,12 +87,17 @@ fn is_ours(config: &Node<'_>) -> bool {
     let remote = code.as_ref().and_then(|code| code.at(&["remote", "http_uri"])?.text_of("uri"));
     let names = [config.text_of("name"), config.text_of("root_id"), local, remote];
     let value = config.at(&["configuration", "value"]);
-    names.into_iter().flatten().any(|name| name.contains("warmpath"))
+    is_named(names.into_iter())
         || value.is_some_and(|value| {
             value.field("pods").is_some()
                 || value.at(&["discovery", "pods_of"]).is_some()
                 || value.text().is_some_and(|text| text.contains("\"pods\"") || text.contains("\"pods_of\""))
         })
+}
+
+/// Does a name, or a place of the code, speak of Warmpath?
+pub fn is_named<'a>(names: impl Iterator<Item = Option<&'a str>>) -> bool {
+    names.flatten().any(|name| name.contains("warmpath"))
 }
 
 /// Loads the configuration as Envoy would hand it over.
