@@ -406,6 +406,11 @@ fn what_would_harm_pods_that_hand_over_kv_is_warned_of() {
             "stream_idle_timeout: 300s\n                upgrade_configs: [{ upgrade_type: websocket }]\n",
             "upgrade_configs: lets clients upgrade connections",
         ),
+        (
+            "cluster: decode\n",
+            "cluster: decode\n                            upgrade_configs: [{ upgrade_type: websocket }]\n",
+            "route.upgrade_configs: lets clients upgrade connections",
+        ),
     ] {
         assert!(text.contains(from), "{from:?} is no longer in the example");
         let (code, out, _) = checked(&text.replacen(from, to, 1));
@@ -475,4 +480,38 @@ fn what_envoys_admin_dumped_is_an_envoy_configuration() {
         dump(&serde_json::from_str(&broken).unwrap())
             .contains("configs[0].dynamic_listeners[0].active_state")
     );
+}
+
+/// Where none is named, pods are called by the clusters in which they are found.
+#[test]
+fn clusters_by_which_found_pods_are_called_must_take_hosts_from_the_header() {
+    let text = std::fs::read_to_string(path("good-envoy.yaml")).unwrap();
+    let mut value: Value = serde_saphyr::from_str(&text).unwrap();
+    let mut other = value["static_resources"]["clusters"][0].clone();
+    other["name"] = "other".into();
+    other.as_object_mut().unwrap().remove("load_balancing_policy");
+    value["static_resources"]["clusters"].as_array_mut().unwrap().push(other);
+    let warnings = |more: Value| {
+        let mut plugin = json!({"discovery": {"cluster": "other", "pods_of": ["pods", "more"]}});
+        plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let text = value.to_string();
+        let mut value: Value = serde_json::from_str(&text).unwrap();
+        value["static_resources"]["clusters"][1]["name"] = "more".into();
+        let filters = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters";
+        let configuration = format!("{filters}/0/typed_config/config/configuration");
+        let string = "type.googleapis.com/google.protobuf.StringValue";
+        *value.pointer_mut(&configuration).unwrap() = json!({"@type": string, "value": plugin.to_string()});
+        let report = warmpath::check::check(&value);
+        assert!(report.mistakes.is_empty(), "{report}");
+        report.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let words = "cluster \"more\" has no override_host";
+    let all =
+        |more: Value| warnings(more).iter().filter(|one| one.contains(words)).cloned().collect::<Vec<_>>();
+    assert_eq!(all(json!({})), [] as [String; 0]);
+    let asked = all(json!({"metrics": {}}));
+    assert!(asked.len() == 1 && asked[0].contains("chance which engine is asked"), "{asked:?}");
+    assert_eq!(all(json!({"metrics": {"cluster": "pods"}})), [] as [String; 0]);
+    let called = all(json!({"workflows": {"w": {"protocol": {"type": "nixl"}}}}));
+    assert!(called.len() == 1 && called[0].contains("chance which pod a workflow calls"), "{called:?}");
 }

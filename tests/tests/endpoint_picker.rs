@@ -79,6 +79,11 @@ fn where_the_subset_leaves_nobody_it_is_503() {
         let code = answer.json()["error"]["code"].as_str().map(str::to_owned);
         assert_eq!((answer.status, code.as_deref()), (503, Some("no_pod")), "{nobody}");
     }
+    // Nor may Envoy choose by itself while no pod is found.
+    let unfound =
+        json!({"discovery": {"cluster": "admin", "pods_of": ["none"]}, "routing": {"endpoint_picker": true}});
+    let envoy = picker(&pods).plugin("", unfound).filter_before(subset(json!(["10.9.9.9:1"]))).start();
+    assert_eq!(ask(1).send(&envoy).status, 503);
     assert_eq!(pods.seen().len(), 0);
 }
 

@@ -62,6 +62,7 @@ impl Listener {
             .edit("/static_resources/listeners", json!([]))
             .edit("/node", json!({"id": "test", "cluster": "test"}))
             .edit("/dynamic_resources", json!({"lds_config": source}))
+            .share(&self.dir)
             .concurrency(1)
             .argument("--drain-time-s")
             .argument("1")

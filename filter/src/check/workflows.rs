@@ -68,9 +68,21 @@ pub fn check(plugin: &Plugin<'_>, router: &Router, clusters: &Clusters<'_>, repo
 
 fn check_upgrades(plugin: &Plugin<'_>, router: &Router, report: &mut Report) {
     let Some(manager) = plugin.manager.as_ref().filter(|_| router.is_guarded()) else { return };
-    if !manager.list("upgrade_configs").is_empty() {
+    warn_of_upgrades(manager, report);
+    // A route may allow what the manager doesn't.
+    let hosts = manager.at(&["route_config", "virtual_hosts"]).map(|hosts| hosts.items()).unwrap_or_default();
+    for route in hosts.iter().flat_map(|host| host.list("routes")) {
+        if let Some(action) = route.field("route") {
+            warn_of_upgrades(&action, report);
+        }
+    }
+}
+
+fn warn_of_upgrades(node: &Node<'_>, report: &mut Report) {
+    let mut upgrades = node.list("upgrade_configs").into_iter();
+    if upgrades.any(|upgrade| upgrade.field("enabled").is_none_or(|enabled| !enabled.is(false))) {
         report.warn(
-            manager.path_of("upgrade_configs"),
+            node.path_of("upgrade_configs"),
             "lets clients upgrade connections, on which nothing is looked through for what only a router may tell pods that hand \
              over KV; leave it out",
         );

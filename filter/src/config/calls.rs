@@ -8,7 +8,7 @@ use super::raw::{RawBy, RawConfig};
 pub(super) enum Calls<'a> {
     /// Each pod is a cluster.
     Itself,
-    /// All are in one, if it is known which.
+    /// All must be in one, if it is known which.
     In(Option<&'a str>),
     /// All are found, each in one of several.
     Found,
@@ -40,7 +40,7 @@ impl<'a> Calls<'a> {
     pub(super) fn need(self, path: &str, named: Option<&str>, mistakes: &mut Mistakes) -> Option<String> {
         let cluster = self.cluster(named);
         if cluster.is_none() && matches!(self, Self::In(_)) {
-            let cure = "name the Envoy cluster with override_host that has the pods";
+            let cure = "name the Envoy cluster with override_host that has the pods, all of them";
             mistakes.add(path, format!("is missing; {cure}"));
         }
         cluster

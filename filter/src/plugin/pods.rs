@@ -90,6 +90,15 @@ impl Plugin {
         }
     }
 
+    /// A request that was sent to it `at` these ticks went to nobody that is known.
+    pub fn unsent(&self, router: &Rc<Router>, position: usize, at: u64) {
+        if let Ok(mut current) = self.current.try_borrow_mut()
+            && let Some(position) = current.position(router, position)
+        {
+            current.breaker.unsent(position, at);
+        }
+    }
+
     /// The present position of a pod that `router` knows by another.
     pub fn now_at(&self, router: &Rc<Router>, position: usize) -> Option<usize> {
         self.with_current(|current| current.position(router, position)).flatten()

@@ -176,6 +176,15 @@ impl Breaker {
         }
     }
 
+    /// A request that was sent there `at` went elsewhere: if it was to try the pod, another may.
+    pub fn unsent(&mut self, position: usize, at: u64) {
+        if let Some(State { phase: Phase::Open { probe, .. }, .. }) = self.states.get_mut(position)
+            && *probe == Some(at)
+        {
+            *probe = None;
+        }
+    }
+
     /// Whether requests should go there.
     pub fn allows(&self, position: usize, now: u64) -> bool {
         match self.states.get(position).map(|state| state.phase) {
@@ -258,6 +267,11 @@ mod tests {
         assert!(breaker.allows(1, 130) && !breaker.is_open(1, 130), "one may try");
         breaker.sent(1, 130);
         assert!(!breaker.allows(1, 131), "and others wait");
+        breaker.unsent(1, 129);
+        assert!(!breaker.allows(1, 131), "it was another that went elsewhere");
+        breaker.unsent(1, 130);
+        assert!(breaker.allows(1, 131), "it never got there");
+        breaker.sent(1, 130);
         judge(&mut breaker, 1, Verdict::Answer, 131, Results::ANSWER);
         assert!(breaker.allows(1, 131));
         judge(&mut breaker, 7, Verdict::Unreachable, 1, Results::FAILURE);

@@ -132,8 +132,12 @@ impl Progress {
 
     /// The same, where there is nobody to tell.
     pub fn forget(self, fleet: &mut Fleet) {
+        let load = fleet.index.load_mut();
         if let Some(running) = self.running.take() {
-            fleet.index.load_mut().finished(running);
+            load.finished(running);
+        }
+        if let Some(model) = self.model {
+            load.model_finished(model);
         }
     }
 

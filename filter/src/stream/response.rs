@@ -130,11 +130,16 @@ impl Stream {
             }
             self.hear(host, served, &headers);
             self.tell_served(host, served);
-        } else if (200..300).contains(&status) {
-            // Somebody served it whom nobody had chosen: nothing of it is known of any pod.
-            self.withdraw(host, &mut fleet);
-            if let Some(progress) = &mut self.progress {
-                progress.moved(host, &mut fleet, &plugin.waiting, None, sent.job);
+        } else {
+            // Somebody served it whom nobody had chosen, or Envoy did: nothing of it is known of any pod.
+            if let Some(router) = &self.router {
+                plugin.unsent(router, sent.decision.pod, sent.began);
+            }
+            if (200..300).contains(&status) {
+                self.withdraw(host, &mut fleet);
+                if let Some(progress) = &mut self.progress {
+                    progress.moved(host, &mut fleet, &plugin.waiting, None, sent.job);
+                }
             }
         }
         if status < 500 {

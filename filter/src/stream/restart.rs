@@ -12,7 +12,7 @@ use crate::fleet::Fleet;
 use crate::host::{HeaderMap, Headers, Host};
 use crate::metrics::Metric;
 use crate::pipeline::{Body, Input, Slots};
-use crate::pods::Verdict;
+use crate::pods::{Pod, Verdict};
 use crate::request::Outline;
 use crate::workflow::protocol;
 use crate::workflow::{Executor, PrefillDecode, Sent};
@@ -69,8 +69,13 @@ impl Stream {
         if let Some(progress) = self.progress.take() {
             progress.end(host, fleet, &self.plugin.waiting);
         }
-        let executor =
-            Executor { host, plugin: &self.plugin, router: &router, without: refused.into_iter().collect() };
+        let by_address = matches!(self.plugin.settings.routing, Routing::Address { .. });
+        let uncalled =
+            |pod: &Pod| by_address && workflow.aggregated_cluster.is_none() && pod.cluster.is_none();
+        let pods = router.pods().iter().enumerate();
+        let uncalled = pods.filter(|(_, pod)| uncalled(pod)).map(|(position, _)| position);
+        let without = refused.into_iter().chain(uncalled).collect();
+        let executor = Executor { host, plugin: &self.plugin, router: &router, without };
         let Some(profile) = workflow.on_failure.and_then(|profile| router.profile(profile)) else {
             return false;
         };

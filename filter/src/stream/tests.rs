@@ -3,6 +3,7 @@
 use super::*;
 use crate::host::fake::{FakeHost, FakeShared};
 use crate::plugin::Vm;
+use std::time::Duration;
 
 const PODS: &str = r#"[{"name": "a", "address": "10.0.0.1:80"}, {"name": "b", "address": "10.0.0.2:80"}]"#;
 const ROUTING: &str = "x-gateway-destination-endpoint";
@@ -436,6 +437,39 @@ fn a_body_becomes_another_only_where_no_header_tells_its_length() {
     let stream = stand.stream();
     assert_eq!(Stream::on_request_headers(&stream, &stand.host, false), Flow::Pause);
     assert_eq!(stand.host.state.borrow().responses.last().map(|(status, _)| *status), Some(503));
+}
+
+#[test]
+fn a_pod_waits_no_longer_for_a_try_that_went_elsewhere() {
+    let stand = stand(r#", "profile": "least-requests""#);
+    let named = || {
+        stand.request("GET", "/v1/models", &[]);
+        let stream = stand.stream();
+        assert_eq!(Stream::on_request_headers(&stream, &stand.host, true), Flow::Continue);
+        let first = stand.named().split(',').next().unwrap().to_owned();
+        (stream, first)
+    };
+    let (stream, failed) = named();
+    stand.answer(
+        &stream,
+        "503",
+        &failed,
+        "upstream_reset_before_response_started{remote_connection_failure}",
+    );
+    stream.borrow_mut().on_log(&stand.host);
+    let mut tries = Vec::new();
+    for turn in 0..100 {
+        // Nobody is sent there for three seconds, and then one, who never gets there, and the next.
+        stand.host.state.borrow_mut().now += Duration::from_millis(100);
+        stand.plugin.tick(&stand.host);
+        let (stream, first) = named();
+        if first == failed {
+            tries.push(turn);
+        }
+        stand.answer(&stream, "200", "10.9.9.9:1", "via_upstream");
+        stream.borrow_mut().on_log(&stand.host);
+    }
+    assert!(tries.first().is_some_and(|first| *first >= 25) && tries.len() > 5, "{tries:?}");
 }
 
 #[test]

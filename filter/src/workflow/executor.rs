@@ -123,8 +123,11 @@ impl<H: Host> Executor<'_, H> {
     /// Decides a prepared request, records the decision for the other workers, and names the pod in the routing header.
     pub fn run(&self, fleet: &mut Fleet, profile: &Profile, slots: &mut Slots) -> Outcome {
         if self.router.pods().is_empty() {
-            // Nobody was found yet, while Envoy may know its endpoints well.
-            return Outcome::Unsent;
+            // Nobody was found yet, while Envoy may know its endpoints well; but not who of them is in a subset.
+            return match self.subset() {
+                None => Outcome::Unsent,
+                Some(_) => Outcome::Refused(Refused { filter: "picker", busy: false }),
+            };
         }
         match self.decide(fleet, profile, slots) {
             Ok(sent) => self.send(fleet, sent),
@@ -215,6 +218,10 @@ impl<H: Host> Executor<'_, H> {
         }
     }
 
+    fn subset(&self) -> Option<Subset> {
+        self.plugin.settings.endpoint_picker.then(|| Subset::read(self.host)).flatten()
+    }
+
     /// Learns what other workers wrote, as far as these steps look at it, and counts what is in flight.
     fn admit(&self, fleet: &mut Fleet, steps: &[Step<'_>]) -> Result<Standing, Against> {
         let admission = &self.plugin.settings.admission;
@@ -239,7 +246,7 @@ impl<H: Host> Executor<'_, H> {
         steps: &mut [Step<'_>],
         accept: impl Fn(&mut [Sent], &[Step<'_>]) -> Result<(), Aggregated>,
     ) -> Result<Vec<Sent>, Against> {
-        let subset = self.plugin.settings.endpoint_picker.then(|| Subset::read(self.host)).flatten();
+        let subset = self.subset();
         let ready = standing != Standing::Loading;
         let by_prefix =
             |step: &Step<'_>| !step.slots.chain.is_empty() && step.selector.profile.reads(SlotId::Residency);

@@ -11,9 +11,11 @@ const KEY: &str = "x-gateway-destination-endpoint-subset";
 pub struct Subset(Vec<u8>);
 
 impl Subset {
-    /// What the gateway says of the current request, if it says anything.
+    /// What the gateway says of the current request, if it says anything. What can't be read names nobody.
     pub fn read(host: &impl Host) -> Option<Self> {
-        host.property(&["metadata", "filter_metadata", NAMESPACE, KEY]).ok().flatten().map(Self::new)
+        host.property(&["metadata", "filter_metadata", NAMESPACE, KEY])
+            .unwrap_or(Some(Vec::new()))
+            .map(Self::new)
     }
 
     /// They come as one text with commas, or as a list, which Envoy hands over as it does headers; an address has no zero byte.

@@ -105,8 +105,8 @@ pub struct RawMetrics {
     /// What a `custom` engine calls its series.
     pub names: Option<RawNames>,
     /// The Envoy cluster with `override_host` that has the pods. Without it, each is asked by the one in which it was found;
-    /// required where there are pods besides, in `pods`, unless `discovery.pods_of` is one cluster. Not where `routing.by` is
-    /// `cluster`, since each pod is its own.
+    /// required where there are pods besides, in `pods`, unless `discovery.pods_of` is one cluster; it must have all of them, those
+    /// that are found, too. Not where `routing.by` is `cluster`, since each pod is its own.
     pub cluster: Option<String>,
     /// Where pods have their metrics. Without it `/metrics`, and TensorRT-LLM's `/prometheus/metrics`.
     pub path: Option<String>,

@@ -14,8 +14,8 @@ pub struct RawWorkflow {
     #[schemars(schema_with = "protocol::schema")]
     pub protocol: RawPart,
     /// The Envoy cluster with `override_host` that has the pods, for calls of them. Without it, that in which they were found;
-    /// required where there are pods besides, in `pods`, unless `discovery.pods_of` is one cluster. Not where `routing.by` is
-    /// `cluster`, since each pod is its own.
+    /// required where there are pods besides, in `pods`, unless `discovery.pods_of` is one cluster; it must have all of them, those
+    /// that are found, too. Not where `routing.by` is `cluster`, since each pod is its own.
     #[serde(default)]
     pub cluster: Option<String>,
     /// The first step.

@@ -65,9 +65,10 @@ impl Stream {
                 return true;
             }
             fleet.metrics.add(host, Metric::PrefillsUncalled, 1);
-            let named = workflow.prefill_cluster.as_deref();
             let pod = router.pods().get(remote.sent.decision.pod);
-            let cluster = pod.map(|pod| pod.called_by(named)).unwrap_or_default();
+            let question = pod.filter(|_| remote.is_asking).and_then(|pod| workflow.protocol.question(pod));
+            let own = pod.map(|pod| pod.called_by(workflow.prefill_cluster.as_deref())).unwrap_or_default();
+            let cluster = question.as_ref().map_or(own, |question| question.cluster.as_str());
             self.complain(host, fleet, &format!("the cluster {cluster} takes no call of a prefill pod: is it there, with endpoints, and are its circuit breakers wide enough?"));
             // A pod that is a cluster is told of by it; one that has others, too, tells of none.
             if pod.is_some_and(|pod| pod.target == cluster) {
