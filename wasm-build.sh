@@ -49,7 +49,6 @@ fi
 
 target=wasm32-unknown-unknown
 command -v cargo >/dev/null || { echo "wasm-build.sh: cargo is not on PATH; install Rust from https://rustup.rs" >&2; exit 1; }
-cargo=(cargo)
 if [ ${#tokenizers[@]} != 0 ]; then
   # A folder for each list: a build with others is another build, and goes on where it was.
   built_in=$PWD/target/built-in/$(printf '%s\n' "${tokenizers[@]}" | cksum | cut -d' ' -f1)
@@ -64,27 +63,13 @@ have_target() { [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; }
 
 if ! have_target && command -v rustup >/dev/null; then
   echo "installing rustup's $target target ..." >&2
-  timeout 120 rustup target add "$target" >&2 || echo "rustup has no $target here; trying Debian's toolchain" >&2
+  timeout 120 rustup target add "$target" >&2 || true
 fi
-if ! have_target; then
-  # Debian's rustc-web comes with the source of std, from which cargo builds it for wasm32.
-  if [ ! -e /usr/bin/cargo ] || ! ls -d /usr/src/rustc-*/library >/dev/null 2>&1; then
-    command -v apt-get >/dev/null || { echo "wasm-build.sh: no $target for $(rustc --version); run: rustup target add $target" >&2; exit 1; }
-    echo "installing Debian's rustc-web, cargo-web and rust-web-src ..." >&2
-    sudo=(); [ "$(id -u)" = 0 ] || sudo=(sudo)
-    "${sudo[@]}" apt-get update -qq >&2
-    "${sudo[@]}" apt-get install -y -qq rustc-web cargo-web rust-web-src >&2
-  fi
-  sysroot=$(rustc --print sysroot); host=$(rustc -vV | sed -n 's/^host: //p')
-  export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=$sysroot/lib/rustlib/$host/bin/rust-lld
-  export RUSTC_BOOTSTRAP=1 PATH=/usr/bin:$PATH
-  cargo=(/usr/bin/cargo)
-  args+=(-Zbuild-std=std,panic_abort)
-fi
+have_target || { echo "wasm-build.sh: $(rustc --version) has no standard library for $target; run: rustup target add $target" >&2; exit 1; }
 
 export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='-C target-feature=+simd128 --cfg getrandom_backend="custom"'
 echo "building $out ($profile) ..." >&2
-"${cargo[@]}" "${args[@]}"
+cargo "${args[@]}"
 built=${CARGO_TARGET_DIR:-target}/$target/$profile/${package//-/_}.wasm
 cmp -s "$built" "$out" || cp "$built" "$out"
 python3 envoy/wasm_imports.py "$out"
