@@ -8,7 +8,7 @@ use crate::events::Feeds;
 use crate::host::Host;
 use crate::index::{Budget, Delta, Index, IndexSettings, OnUnseen, PodRef, Standing};
 use crate::metrics::{Metric, Metrics, version_number};
-use crate::pipeline::{PodState, Scratch};
+use crate::pipeline::{PodState, Rng, Scratch};
 use crate::pods::{Pace, Speed};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -171,7 +171,8 @@ impl Fleet {
         if let (false, Some(life)) = (self.seeded, self.index.life()) {
             self.seeded = true;
             let clock = host.now().as_nanos() as u64;
-            self.scratch = Scratch::new(clock ^ life.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            // Scrambled: from seeds at equal distances come sequences that are pieces of one.
+            self.scratch = Scratch::new(clock ^ Rng::new(life).bits());
             self.metrics.add(host, Metric::VmStarted, 1);
             self.metrics.record(host, Metric::Version, version_number(VERSION));
         }
