@@ -110,8 +110,13 @@ impl Drop for Process {
 /// Makes a directory that nobody else uses.
 pub fn temporary_dir(name: &str) -> io::Result<PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let n = COUNT.fetch_add(1, Ordering::Relaxed);
-    let dir = std::env::temp_dir().join(format!("warmpath-{}-{n}-{name}", std::process::id()));
-    fs::create_dir(&dir)?;
-    Ok(dir)
+    loop {
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("warmpath-{}-{n}-{name}", std::process::id()));
+        match fs::create_dir(&dir) {
+            // A process that was killed has left it, and the system has counted its processes round since.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| dir),
+        }
+    }
 }

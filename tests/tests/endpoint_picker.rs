@@ -72,7 +72,16 @@ fn who_served_can_be_kept_from_clients_by_a_filter_before() {
 #[test]
 fn where_the_subset_leaves_nobody_it_is_503() {
     let pods = Pods::start(2, &[]);
-    let forms = [json!([]), json!(""), json!(["10.9.9.9:1"]), json!("10.9.9.9:1,10.9.9.8:1")];
+    let forms = [
+        json!([]),
+        json!(""),
+        json!(["10.9.9.9:1"]),
+        json!("10.9.9.9:1,10.9.9.8:1"),
+        // What Envoy doesn't hand over, and what is no address.
+        json!([null]),
+        json!({"a": "10.9.9.9:1"}),
+        json!(7),
+    ];
     for (picker, nobody) in WAYS.into_iter().flat_map(|way| forms.iter().map(move |form| (way, form))) {
         let envoy = picker(&pods).filter_before(subset(nobody.clone())).start();
         let answer = ask(1).send(&envoy);
